@@ -113,7 +113,7 @@ func narrow(c cards, rest string) (cards, bool) {
 
 // words are what may follow the name of a family, longest first.
 var (
-	words      = []string{"blackwell", "workstation", "server", "edition", "superchip", "generation", "nvlink", "hbm2e", "hbm3e", "hbm2", "hbm3", "sxm2", "sxm3", "sxm4", "sxm5", "sxm6", "maxq", "pcie", "tensorcore", "gpu", "nvl", "sxm", "oam", "sff", "ws", "se", "ib"}
+	words      = []string{"blackwell", "workstation", "server", "edition", "superchip", "generation", "nvlink", "hbm2e", "hbm3e", "hbm2", "hbm3", "sxm2", "sxm3", "sxm4", "sxm5", "sxm6", "maxq", "pcie", "tensorcore", "gpu", "nvl", "sxm", "hgx", "oam", "sff", "ws", "se", "ib"}
 	weightless = []string{"blackwell", "edition", "superchip", "generation", "hbm2e", "hbm3e", "hbm2", "hbm3", "tensorcore", "gpu", "ib", "nvlink"}
 )
 

@@ -200,7 +200,7 @@ func (m *Model) form() string { return foldForm(m.Form) }
 // foldForm folds a form and drops the generation of SXM sockets.
 func foldForm(s string) string {
 	f := fold(s)
-	if strings.HasPrefix(f, "sxm") {
+	if strings.HasPrefix(f, "sxm") || f == "hgx" {
 		return "sxm"
 	}
 	return f

@@ -3,6 +3,7 @@ package plan
 import (
 	"cmp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/destajo/destajo/money"
@@ -130,9 +131,9 @@ func (r *ranker) reservations(p *Plan) []Alternative {
 		}
 		note := "per month"
 		if o.TermMonths > 0 {
-			note = "per month, committed for " + itoa(o.TermMonths) + " months"
+			note = "per month, committed for " + strconv.Itoa(o.TermMonths) + " months"
 		}
-		found = append(found, Alternative{Kind: "reservation", Name: o.Provider + " " + itoa(o.GPUCount) + "x " + o.GPUName(),
+		found = append(found, Alternative{Kind: "reservation", Name: o.Provider + " " + strconv.Itoa(o.GPUCount) + "x " + o.GPUName(),
 			Cost: month, Note: note, Source: o.Source, AsOf: o.AsOf})
 	}
 	return cheapest(found)

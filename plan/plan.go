@@ -103,7 +103,6 @@ type Option struct {
 
 	flags   flag
 	ageDays int
-	policy  *Policy
 }
 
 // Fit compares the memory that the job needs with what a GPU has.
@@ -115,16 +114,16 @@ type Fit struct {
 
 // Estimate is how much time the work takes on one GPU model and count.
 type Estimate struct {
-	Model    *gpu.Model
-	Count    int // GPUs of one machine that the job uses
-	Hours    Quantiles
-	Evidence Evidence
-	Basis    string  // in words: from what the hours come
-	Rate     float64 // units of work per hour on all GPUs; 0 when not countable
-	Unit     string  // of the rate
-	Fit      Fit
+	Model     *gpu.Model
+	Count     int // GPUs of one machine that the job uses
+	Hours     Quantiles
+	Evidence  Evidence
+	Basis     string  // in words: from what the hours come
+	Rate      float64 // units of work per hour on all GPUs; 0 when not countable
+	Unit      string  // of the rate
+	Fit       Fit
 	WeightsGB float64 // that a start must load; 0 unknown
-	Replicas int     // machines that a service needs; else 0
+	Replicas  int     // machines that a service needs; else 0
 }
 
 // Quantiles of an uncertain number.
@@ -153,10 +152,10 @@ const (
 
 // Measured is a rate that the user's own runs or a calibration gave for one job.
 type Measured struct {
-	Job  string // name of the job
-	GPU  string // id of the model
+	Job   string // name of the job
+	GPU   string // id of the model
 	Count int
-	Rate float64 // in units per hour of the estimate
+	Rate  float64 // in units per hour of the estimate
 }
 
 // Alternative is a way to get the work done that is no offer.

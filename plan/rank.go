@@ -68,7 +68,7 @@ type ranker struct {
 	}
 	deadline  float64 // hours from now; 0: none
 	estimates map[estimateKey]*estimated
-	policies  map[policyKey]*Policy
+	work      *work // of a model; nil for stated hours and units
 }
 
 // estimateKey is what hours depend on: they are computed once for each.
@@ -86,7 +86,7 @@ type estimated struct {
 func newRanker(in Input) (*ranker, error) {
 	j := in.Job
 	r := &ranker{in: in, job: j, currency: in.Currency, nodes: max(1, j.Resources.Nodes), wanted: j.Resources.GPUs,
-		estimates: map[estimateKey]*estimated{}, policies: map[policyKey]*Policy{}}
+		estimates: map[estimateKey]*estimated{}}
 	if r.currency == "" {
 		r.currency = "USD"
 	}
@@ -105,6 +105,11 @@ func newRanker(in Input) (*ranker, error) {
 		}
 	}
 	var err error
+	if len(j.Work.Hours) == 0 && j.Work.Units == nil {
+		if r.work, err = newWork(j.Work); err != nil {
+			return nil, err
+		}
+	}
 	if l := j.Limits.Cost; l != nil {
 		r.limits.hasCost = true
 		if r.limits.cost, err = in.Exchange.Convert(l.Amount, l.Currency, r.currency); err != nil {
@@ -140,10 +145,7 @@ func (r *ranker) defaultGPUs() []gpu.Request {
 		}
 	}
 	if len(out) == 0 {
-		any, err := gpu.ParseRequest("0GB+")
-		if err == nil {
-			out = append(out, any)
-		}
+		out = append(out, gpu.Any())
 	}
 	return out
 }
@@ -541,9 +543,7 @@ func (r *ranker) sum(o *offer.Offer, opt *Option, m *meter) (Refusal, error) {
 		}
 	}
 	if r.deadline > 0 {
-		if err := r.late(o, opt, m); err != nil {
-			return Refusal{}, err
-		}
+		r.late(opt, m)
 		if opt.Late > 0.99 {
 			return Refusal{Kind: RefusedDeadline, need: opt.WallP10, have: r.deadline}, nil
 		}
