@@ -122,13 +122,13 @@ func TestParseFull(t *testing.T) {
 		Labels: map[string]string{"team": "vision", "stage": "development"}, Workdir: ".", Run: "python train.py", Outputs: []string{"out/"},
 		Resources: Resources{GPUs: []gpu.Request{request(t, "RTX4090"), request(t, "A100-80GB"), request(t, "H100")},
 			Nodes: 1, CPUs: 8, Memory: 32e9, Disk: 100e9},
-		Work: &Work{Hours: []Hours{{request(t, "RTX4090"), 6}, {request(t, "A100-80GB"), 2.5}, {request(t, "H100:8"), 0.3}}},
-		Startup: of(12 * time.Minute),
-		Data: Data{Download: 20e9, From: "aws:us-east-1", Upload: 5e9, To: "internet", Keep: 40e9, KeepFor: 730 * time.Hour},
+		Work:       &Work{Hours: []Hours{{request(t, "RTX4090"), 6}, {request(t, "A100-80GB"), 2.5}, {request(t, "H100:8"), 0.3}}},
+		Startup:    of(12 * time.Minute),
+		Data:       Data{Download: 20e9, From: "aws:us-east-1", Upload: 5e9, To: "internet", Keep: 40e9, KeepFor: 730 * time.Hour},
 		Checkpoint: &Checkpoint{Dir: "/ckpt", Every: of(15 * time.Minute), Write: of(time.Minute), Restart: of(5 * time.Minute)},
-		Limits: Limits{Cost: &Money{10e9, "USD"}, Price: &Money{3e9, "USD"}, Duration: of(8 * time.Hour), Deadline: &Deadline{After: 24 * time.Hour}, Idle: of(15 * time.Minute)},
-		Place: Place{Terms: []string{"on-demand", "spot"}, Countries: []string{"DE", "ES", "NO"}, Verified: of(true), Consumer: of(false)},
-		Array: 1,
+		Limits:     Limits{Cost: &Money{10e9, "USD"}, Price: &Money{3e9, "USD"}, Duration: of(8 * time.Hour), Deadline: &Deadline{After: 24 * time.Hour}, Idle: of(15 * time.Minute)},
+		Place:      Place{Terms: []string{"on-demand", "spot"}, Countries: []string{"DE", "ES", "NO"}, Verified: of(true), Consumer: of(false)},
+		Array:      1,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
@@ -145,12 +145,12 @@ func TestParseFull(t *testing.T) {
 func TestForms(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]*Work{
-		"finetune: {model: llama-3-8b, method: lora, tokens: 10M, epochs: 3, sequence: 2048, stack: peft}": {Finetune: &Finetune{Model: Model{Name: "llama-3-8b"}, Method: "lora", Tokens: 1e7, Epochs: 3, Sequence: 2048, Stack: "peft"}},
-		"train: {model: {params: 7B, layers: 32}, tokens: 1T, precision: bf16}":                             {Train: &Train{Model: Model{Params: 7e9, Layers: 32}, Tokens: 1e12, Precision: "bf16"}},
+		"finetune: {model: llama-3-8b, method: lora, tokens: 10M, epochs: 3, sequence: 2048, stack: peft}":                          {Finetune: &Finetune{Model: Model{Name: "llama-3-8b"}, Method: "lora", Tokens: 1e7, Epochs: 3, Sequence: 2048, Stack: "peft"}},
+		"train: {model: {params: 7B, layers: 32}, tokens: 1T, precision: bf16}":                                                     {Train: &Train{Model: Model{Params: 7e9, Layers: 32}, Tokens: 1e12, Precision: "bf16"}},
 		"generate: {model: x, input_tokens: 1e6, output_tokens: 5_000, context: 8K, precision: FP8, engine: vllm, concurrency: 64}": {Generate: &Generate{Model: Model{Name: "x"}, InputTokens: 1e6, OutputTokens: 5000, Context: 8000, Precision: "fp8", Engine: "vllm", Concurrency: 64}},
-		"images: {model: resnet50, mode: infer, images: 500}":                                              {Images: &Images{Model: Model{Name: "resnet50"}, Mode: "infer", Images: 500, Epochs: 1}},
-		"units: {count: 5000, unit: frame, rate: {RTX4090: 2/min}}":                                        {Units: &Units{Count: 5000, Unit: "frame", Rates: []Rate{{request(t, "RTX4090"), 120}}}},
-		"traffic: {model: x, requests_per_day: 10K, input_tokens: 500, output_tokens: 200, peak: 3x}":      {Traffic: &Traffic{Model: Model{Name: "x"}, RequestsPerDay: 1e4, InputTokens: 500, OutputTokens: 200, Peak: 3}},
+		"images: {model: resnet50, mode: infer, images: 500}":                                                                       {Images: &Images{Model: Model{Name: "resnet50"}, Mode: "infer", Images: 500, Epochs: 1}},
+		"units: {count: 5000, unit: frame, rate: {RTX4090: 2/min}}":                                                                 {Units: &Units{Count: 5000, Unit: "frame", Rates: []Rate{{request(t, "RTX4090"), 120}}}},
+		"traffic: {model: x, requests_per_day: 10K, input_tokens: 500, output_tokens: 200, peak: 3x}":                               {Traffic: &Traffic{Model: Model{Name: "x"}, RequestsPerDay: 1e4, InputTokens: 500, OutputTokens: 200, Peak: 3}},
 	} {
 		s, err := Parse("my job.yml", []byte("work:\n  "+text+"\n"))
 		if err != nil {

@@ -41,7 +41,7 @@ func (r *ranker) apis() []Alternative {
 	}
 	var found []Alternative
 	for _, t := range r.in.World.Tokens {
-		if !sameModel(model, t.Model) {
+		if !SameModel(model, t.Model) {
 			continue
 		}
 		a, err := t.Input.Times(in / 1e6)
@@ -72,9 +72,9 @@ func cheapest(all []Alternative) []Alternative {
 	return all[:min(3, len(all))]
 }
 
-// sameModel says whether two spellings name one model: owner, case and marks
+// SameModel says whether two spellings name one model: owner, case and marks
 // do not count, nor do the words that APIs add.
-func sameModel(a, b string) bool { return modelKey(a) == modelKey(b) }
+func SameModel(a, b string) bool { return modelKey(a) == modelKey(b) }
 
 func modelKey(s string) string {
 	if i := strings.LastIndexByte(s, '/'); i >= 0 {

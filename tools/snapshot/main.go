@@ -123,7 +123,9 @@ func run(root string) error {
 		}
 		offers = append(offers, &newest)
 	}
-	slices.SortFunc(offers, func(a, b *offer.Offer) int { return cmp.Or(cmp.Compare(a.Provider, b.Provider), cmp.Compare(a.ID, b.ID)) })
+	slices.SortFunc(offers, func(a, b *offer.Offer) int {
+		return cmp.Or(cmp.Compare(a.Provider, b.Provider), cmp.Compare(a.ID, b.ID))
+	})
 	slices.SortFunc(history, func(a, b []string) int { return cmp.Or(cmp.Compare(a[0], b[0]), cmp.Compare(a[2], b[2])) })
 	history = slices.CompactFunc(history, func(a, b []string) bool { return slices.Equal(a, b) })
 	var table [][]string
