@@ -69,7 +69,7 @@ type meter struct {
 	increment float64
 	minimum   float64
 
-	diskHour    money.Amount // of all disks, while they exist
+	diskMonth   money.Amount // of all disks, while they exist
 	addressHour money.Amount
 	fixed       [numParts]money.Amount // kept disk, transfers and fees once
 }
@@ -136,8 +136,8 @@ func (m *meter) at(h float64) (s Sum, ok bool, err error) {
 	hours(Interruptions, e-h-writes)
 	hours(Idle, m.idle)
 	hours(Rounding, s.Billed-net)
-	if err == nil && m.diskHour != 0 {
-		s.Parts[Disk], err = m.diskHour.For(duration(s.Wall))
+	if err == nil && m.diskMonth != 0 {
+		s.Parts[Disk], err = m.diskMonth.MulDiv(int64(duration(s.Wall)), int64(money.Month))
 	}
 	if err == nil && m.addressHour != 0 {
 		var a money.Amount

@@ -34,20 +34,20 @@ func Rank(in Input) (*Plan, error) {
 	}
 	p := &Plan{Job: in.Job, AsOf: in.Now, Currency: r.currency, Options: make([]Option, 0, len(in.Offers))}
 	for _, o := range in.Offers {
-		var opt Option
-		refusal, err := r.weigh(o, &opt)
-		switch {
-		case err != nil:
+		n := len(p.Options)
+		p.Options = append(p.Options, Option{})
+		refusal, err := r.weigh(o, &p.Options[n])
+		if err != nil {
 			return nil, err
-		case refusal.Kind != "":
+		}
+		if refusal.Kind != "" {
 			refusal.Offer, refusal.currency = o, r.currency
 			p.Refused = append(p.Refused, refusal)
-		default:
-			p.Options = append(p.Options, opt)
+			p.Options = p.Options[:n]
 		}
 	}
 	p.Options = r.order(p.Options)
-	slices.SortStableFunc(p.Refused, func(a, b Refusal) int { return cmp.Compare(a.Offer.ID, b.Offer.ID) })
+	slices.SortFunc(p.Refused, func(a, b Refusal) int { return cmp.Compare(a.Offer.ID, b.Offer.ID) })
 	p.Alternatives = r.alternatives(p)
 	return p, nil
 }
@@ -69,6 +69,12 @@ type ranker struct {
 	deadline  float64 // hours from now; 0: none
 	estimates map[estimateKey]*estimated
 	work      *work // of a model; nil for stated hours and units
+	scratch   meter // of the offer that is weighed
+
+	date  offer.Date // of the offer before, with its age
+	class offer.Class
+	stale bool
+	days  int
 }
 
 // estimateKey is what hours depend on: they are computed once for each.
@@ -297,7 +303,11 @@ func (r *ranker) host(o *offer.Offer, opt *Option) Refusal {
 			return Refusal{Kind: RefusedHostMemory, need: n, have: o.MemoryGB.Value}
 		}
 	}
-	stale, days := o.Stale(r.in.Now)
+	if o.AsOf != r.date || o.Class != r.class || o.AsOf == "" { // lists repeat their dates
+		r.date, r.class = o.AsOf, o.Class
+		r.stale, r.days = o.Stale(r.in.Now)
+	}
+	stale, days := r.stale, r.days
 	switch {
 	case days < 0 && o.AsOf == "":
 		opt.flags |= flagNoDate
@@ -338,8 +348,8 @@ func (r *ranker) convert(o *offer.Offer, a money.Amount) (money.Amount, error) {
 // meter sets up the sums of the job on one offer.
 func (r *ranker) meter(o *offer.Offer, opt *Option) (*meter, error) {
 	j := r.job
-	m := &meter{price: opt.Price,
-		increment: o.Billing.Increment.Value.Hours(), minimum: o.Billing.Minimum.Value.Hours()}
+	m := &r.scratch
+	*m = meter{price: opt.Price, increment: o.Billing.Increment.Value.Hours(), minimum: o.Billing.Minimum.Value.Hours()}
 	r.startup(o, opt, m)
 
 	m.resumable = j.Work.Traffic != nil
@@ -387,7 +397,7 @@ func (r *ranker) extras(o *offer.Offer, opt *Option, m *meter) error {
 		default:
 			month, err := r.priced(o, p, extra)
 			if err == nil {
-				m.diskHour, err = month.MulDiv(nodes, money.MonthHours)
+				m.diskMonth, err = month.MulDiv(nodes, 1)
 			}
 			if err != nil {
 				return err
@@ -609,7 +619,13 @@ func (r *ranker) order(options []Option) []Option {
 		front[i] = &options[i]
 	}
 	slices.SortFunc(front, func(a, b *Option) int {
-		return cmp.Or(cmp.Compare(cost(a), cost(b)), cmp.Compare(a.Sum.Wall, b.Sum.Wall), cmp.Compare(a.Offer.ID, b.Offer.ID))
+		if c := cmp.Compare(cost(a), cost(b)); c != 0 {
+			return c
+		}
+		if c := cmp.Compare(a.Sum.Wall, b.Sum.Wall); c != 0 {
+			return c
+		}
+		return cmp.Compare(a.Offer.ID, b.Offer.ID)
 	})
 	soonest := math.Inf(1)
 	for i := 0; i < len(front); {
@@ -639,8 +655,8 @@ func (r *ranker) order(options []Option) []Option {
 	}
 	out := make([]Option, len(front))
 	for i, o := range front {
+		o.Rank = i + 1
 		out[i] = *o
-		out[i].Rank = i + 1
 	}
 	return out
 }
