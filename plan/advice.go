@@ -15,10 +15,10 @@ func (p *Plan) Advice() string {
 	if len(p.Options) == 0 {
 		return p.noAdvice()
 	}
-	best := &p.Options[0]
+	best := p.Options[0]
 	for i := range p.Options { // never recommend what is likely late while something is not
 		if p.Options[i].flags&flagLikelyLate == 0 {
-			best = &p.Options[i]
+			best = p.Options[i]
 			break
 		}
 	}
@@ -90,7 +90,7 @@ func (p *Plan) noAdvice() string {
 // on another kind of GPU or of another provider.
 func (p *Plan) other(best *Option) *Option {
 	for i := range p.Options {
-		o := &p.Options[i]
+		o := p.Options[i]
 		if o != best && o.flags&flagLikelyLate == 0 && (o.Offer.GPU != best.Offer.GPU || o.Offer.Provider != best.Offer.Provider) {
 			return o
 		}
@@ -122,7 +122,7 @@ func (p *Plan) trade(best, o *Option) string {
 func (p *Plan) cheapest(keep func(*Option) bool) *Option {
 	var best *Option
 	for i := range p.Options {
-		if o := &p.Options[i]; keep(o) && (best == nil || o.Sum.Cost < best.Sum.Cost) {
+		if o := p.Options[i]; keep(o) && (best == nil || o.Sum.Cost < best.Sum.Cost) {
 			best = o
 		}
 	}

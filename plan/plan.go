@@ -68,7 +68,7 @@ type Plan struct {
 	Job          *job.Spec
 	AsOf         time.Time
 	Currency     string
-	Options      []Option // best first
+	Options      []*Option // best first
 	Alternatives []Alternative
 	Refused      []Refusal // in the order of the offers' ids
 }

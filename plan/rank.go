@@ -32,21 +32,22 @@ func Rank(in Input) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Plan{Job: in.Job, AsOf: in.Now, Currency: r.currency, Options: make([]Option, 0, len(in.Offers))}
+	p := &Plan{Job: in.Job, AsOf: in.Now, Currency: r.currency}
+	options := make([]Option, 0, len(in.Offers))
 	for _, o := range in.Offers {
-		n := len(p.Options)
-		p.Options = append(p.Options, Option{})
-		refusal, err := r.weigh(o, &p.Options[n])
+		n := len(options)
+		options = append(options, Option{})
+		refusal, err := r.weigh(o, &options[n])
 		if err != nil {
 			return nil, err
 		}
 		if refusal.Kind != "" {
 			refusal.Offer, refusal.currency = o, r.currency
 			p.Refused = append(p.Refused, refusal)
-			p.Options = p.Options[:n]
+			options = options[:n]
 		}
 	}
-	p.Options = r.order(p.Options)
+	p.Options = r.order(options)
 	slices.SortFunc(p.Refused, func(a, b Refusal) int { return cmp.Compare(a.Offer.ID, b.Offer.ID) })
 	p.Alternatives = r.alternatives(p)
 	return p, nil
@@ -203,7 +204,7 @@ func (r *ranker) admit(o *offer.Offer) Refusal {
 	case o.Terms == offer.Reserved:
 		return Refusal{Kind: RefusedTerms, text: "a reservation is a commitment of months: see rent-or-buy"}
 	case r.terms != nil && !r.terms[string(o.Terms)]:
-		return Refusal{Kind: RefusedTerms, text: string(o.Terms) + " is not among the job's terms"}
+		return Refusal{Kind: RefusedTerms}
 	case o.Available.Known && !o.Available.Value:
 		return Refusal{Kind: RefusedUnavailable, text: "not available now"}
 	case o.Prices.Compute == nil:
@@ -266,11 +267,11 @@ func (r *ranker) match(o *offer.Offer) (int, Refusal) {
 	case short > 0:
 		return 0, Refusal{Kind: RefusedGPU, need: float64(short), have: float64(o.GPUCount)}
 	case vendor:
-		return 0, Refusal{Kind: RefusedVendor, text: o.GPU.Vendor + " card: the job asks for another vendor"}
+		return 0, Refusal{Kind: RefusedVendor}
 	case memory > 0:
 		return 0, Refusal{Kind: RefusedMemory, need: memory, have: o.GPU.MemoryGB}
 	}
-	return 0, Refusal{Kind: RefusedGPU, text: o.GPU.Name + " is not among the GPUs that the job asks for"}
+	return 0, Refusal{Kind: RefusedGPU}
 }
 
 // fitsCut says whether what the offer sells of a card is enough of it.
@@ -607,26 +608,35 @@ func (r *ranker) energy(o *offer.Offer, opt *Option) {
 
 // order ranks the options, marks the Pareto front of expected cost and wall
 // time, and puts what is likely late behind what is not.
-func (r *ranker) order(options []Option) []Option {
+func (r *ranker) order(options []Option) []*Option {
 	cost := func(o *Option) money.Amount {
 		if r.in.Marginal && o.MarginalKnown {
 			return o.Marginal
 		}
 		return o.Sum.Cost
 	}
-	front := make([]*Option, len(options))
-	for i := range options {
-		front[i] = &options[i]
+	type keyed struct { // what is compared lies together
+		cost money.Amount
+		wall float64
+		o    *Option
 	}
-	slices.SortFunc(front, func(a, b *Option) int {
-		if c := cmp.Compare(cost(a), cost(b)); c != 0 {
-			return c
+	keys := make([]keyed, len(options))
+	for i := range options {
+		keys[i] = keyed{cost(&options[i]), options[i].Sum.Wall, &options[i]}
+	}
+	slices.SortFunc(keys, func(a, b keyed) int {
+		switch {
+		case a.cost != b.cost:
+			return cmp.Compare(a.cost, b.cost)
+		case a.wall != b.wall:
+			return cmp.Compare(a.wall, b.wall)
 		}
-		if c := cmp.Compare(a.Sum.Wall, b.Sum.Wall); c != 0 {
-			return c
-		}
-		return cmp.Compare(a.Offer.ID, b.Offer.ID)
+		return cmp.Compare(a.o.Offer.ID, b.o.Offer.ID)
 	})
+	front := make([]*Option, len(options))
+	for i, k := range keys {
+		front[i] = k.o
+	}
 	soonest := math.Inf(1)
 	for i := 0; i < len(front); {
 		// Among equal costs only the soonest is on the front, with its equals.
@@ -653,10 +663,8 @@ func (r *ranker) order(options []Option) []Option {
 	if r.deadline > 0 {
 		slices.SortStableFunc(front, func(a, b *Option) int { return cmp.Compare(a.flags&flagLikelyLate, b.flags&flagLikelyLate) })
 	}
-	out := make([]Option, len(front))
 	for i, o := range front {
 		o.Rank = i + 1
-		out[i] = *o
 	}
-	return out
+	return front
 }

@@ -3,7 +3,6 @@ package plan
 import (
 	"fmt"
 	"strconv"
-	"strings"
 
 	"github.com/destajo/destajo/money"
 	"github.com/destajo/destajo/offer"
@@ -56,6 +55,12 @@ func (r *Refusal) Reason() string {
 		return fmt.Sprintf("needs %s GB, has %s GB", number(round1(r.need)), number(round1(r.have)))
 	case r.Kind == RefusedGPU && r.need > 0:
 		return fmt.Sprintf("needs %s GPUs, has %s", number(r.need), number(r.have))
+	case r.Kind == RefusedGPU:
+		return r.Offer.GPU.Name + " is not among the GPUs that the job asks for"
+	case r.Kind == RefusedVendor:
+		return r.Offer.GPU.Vendor + " card: the job asks for another vendor"
+	case r.Kind == RefusedTerms:
+		return string(r.Offer.Terms) + " is not among the job's terms"
 	case r.Kind == RefusedCPU:
 		return fmt.Sprintf("needs %s vCPUs, has %s", number(r.need), number(r.have))
 	case r.Kind == RefusedHostMemory:
@@ -164,5 +169,3 @@ func (o *Option) Warnings() []string {
 func (o *Option) Cautions() bool {
 	return o.flags&(flagUnknownDisk|flagUnknownKept|flagUnknownEgress|flagUnknownSource|flagUnknownIngress) != 0
 }
-
-func list(names []string) string { return strings.Join(names, ", ") }

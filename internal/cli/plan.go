@@ -146,7 +146,7 @@ func (a *app) planTable(p *plan.Plan, o planOptions) listing {
 	var groups []group
 	at := map[string]int{}
 	for i := range p.Options {
-		x := &p.Options[i]
+		x := p.Options[i]
 		key := fmt.Sprint(x.Offer.Provider, x.Offer.InstanceType, x.Offer.GPUName(), x.Offer.GPUCount, x.Offer.Terms, x.Sum.Cost, x.Nodes)
 		if g, ok := at[key]; ok {
 			groups[g].more++
@@ -265,7 +265,7 @@ func (a *app) why(p *plan.Plan, id string) error {
 		fits := func(x string) bool { return x == id || pass == 1 && strings.Contains(strings.ToLower(x), low) }
 		for i := range p.Options {
 			if option == nil && fits(p.Options[i].Offer.ID) {
-				option = &p.Options[i]
+				option = p.Options[i]
 			}
 			if pass == 0 {
 				names = append(names, p.Options[i].Offer.ID)
