@@ -380,8 +380,16 @@ func (d *decoder) complete(root node, s *Spec) {
 	if slices.Contains(s.After, s.Name) {
 		d.fail(root, "job %q waits for itself", s.Name).Hint("remove it from after")
 	}
-	if s.Work != nil && s.Work.Traffic != nil && s.Kind == Task {
-		s.Kind = Service
+	if s.Kind == "" {
+		s.Kind = Task
+		if s.Work != nil && s.Work.Traffic != nil {
+			s.Kind = Service
+		}
+	}
+	for _, p := range s.Place.Providers {
+		if slices.Contains(s.Place.Exclude, p) {
+			d.fail(root, "place both wants and excludes the provider %q", p).Hint("remove it from place.providers or place.exclude")
+		}
 	}
 	if l := s.Limits; l.Duration != nil && l.Deadline != nil && l.Deadline.At.IsZero() && *l.Duration > l.Deadline.After {
 		d.fail(root, "limits.duration is longer than the deadline").Hint("a job that ends at its deadline cannot run longer: shorten limits.duration or remove it")

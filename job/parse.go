@@ -20,8 +20,9 @@ import (
 
 // Limits of a job file, far beyond any real one.
 const (
-	maxFileBytes = 1 << 20
+	maxFileBytes = 64 << 10 // the YAML library is quadratic in the number of keys
 	maxDepth     = 30
+	maxFaults    = 20 // that are told of one file
 )
 
 // Parse reads a job file. The name stands in errors and, without its
@@ -34,19 +35,21 @@ func Parse(file string, data []byte) (*Spec, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Spec{Kind: Task, Array: 1, Resources: Resources{Nodes: 1}}
+	s := &Spec{Array: 1, Resources: Resources{Nodes: 1}}
 	root := node{body, ""}
 	d.object(root, s.fields(d))
-	if len(d.faults) == 0 || s.Name != "" {
-		d.complete(root, s)
-	}
+	d.complete(root, s)
 	if len(d.faults) > 0 {
 		slices.SortStableFunc(d.faults, func(a, b *fault.Error) int {
 			return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
 		})
-		all := make([]error, len(d.faults))
+		var all []error
 		for i, f := range d.faults {
-			all[i] = f
+			if i == maxFaults {
+				all = append(all, fault.New(fault.Invalid, "and %d more mistakes", len(d.faults)-maxFaults).At(file, f.Line, 0).Hint("mend these first"))
+				break
+			}
+			all = append(all, f)
 		}
 		return nil, errors.Join(all...)
 	}
@@ -72,7 +75,7 @@ func (d *decoder) document(data []byte) (ast.Node, error) {
 	}
 	switch {
 	case len(data) > maxFileBytes:
-		return nil, bad("the job file has %d bytes", len(data)).Hint("a job file is at most 1 MiB; data belongs into data: or workdir:")
+		return nil, bad("the job file has %d bytes", len(data)).Hint("a job file is at most 64 KiB; data belongs into data: or workdir:")
 	case bytes.IndexByte(data, 0) >= 0:
 		return nil, bad("the file has a NUL byte: it is no text").Hint("give a YAML file in UTF-8")
 	case !utf8.Valid(data):

@@ -445,6 +445,8 @@ func (d *decoder) gpusInto(r *Resources) func(node) {
 				d.fail(item, "0 means no GPU and stands alone").Hint("write gpus: 0, or a list without it")
 			case q.None():
 				r.NoGPU = true
+			case slices.ContainsFunc(r.GPUs, func(o gpu.Request) bool { return same(o, q) }):
+				d.fail(item, "%s stands here twice", q).Hint("remove one")
 			default:
 				r.GPUs = append(r.GPUs, q)
 			}
@@ -453,6 +455,13 @@ func (d *decoder) gpusInto(r *Resources) func(node) {
 			d.fail(n, "an empty list of GPUs").Hint("write gpus: 0 for none, or remove the key for any")
 		}
 	}
+}
+
+// same says whether two requests ask for the same, however they are written.
+// A count that is not stated and one of 1 are the same only when both are.
+func same(a, b gpu.Request) bool {
+	a.Text, b.Text = "", ""
+	return a.Equal(b)
 }
 
 // maxHours is about a thousand years of machine time: more is a mistake.
@@ -467,6 +476,10 @@ func (d *decoder) hoursInto(w *Work) func(node) {
 			}
 			if s, ok := scalarText(p.value.Node); ok && strings.HasSuffix(s, "h") {
 				d.fail(p.value, "hours are a plain number, found %q", short(s)).Hint("write %s", strings.TrimSuffix(s, "h"))
+				continue
+			}
+			if slices.ContainsFunc(w.Hours, func(h Hours) bool { return same(h.Key, q) }) {
+				d.fail(node{p.at.Node, n.path}, "%s stands here twice", short(p.key)).Hint("keep one of the two")
 				continue
 			}
 			if h, ok := d.counted(p.value, maxHours); ok {
@@ -491,7 +504,14 @@ func (d *decoder) ratesInto(u *Units) func(node) {
 				d.fail(p.value, "expected a rate, found %s", kindOf(p.value.Node)).Hint("write a number above 0 per time, as in 120/h, 2/min or 0.5/s")
 				continue
 			}
+			if slices.ContainsFunc(u.Rates, func(r Rate) bool { return same(r.Key, q) }) {
+				d.fail(node{p.at.Node, n.path}, "%s stands here twice", short(p.key)).Hint("keep one of the two")
+				continue
+			}
 			u.Rates = append(u.Rates, Rate{q, x * per})
+		}
+		if isMapping(n) && len(d.pairs(n)) == 0 {
+			d.fail(n, "is empty").Hint("write rate: {RTX4090: 120/h}")
 		}
 	}
 }

@@ -18,8 +18,11 @@ import (
 
 // Column is one column of the offer file.
 type Column struct {
-	Name, Type, Unit, Meaning string
-	Required                  bool
+	Name     string `json:"name"`
+	Type     string `json:"type"`
+	Unit     string `json:"unit"`
+	Meaning  string `json:"meaning"`
+	Required bool   `json:"required"`
 }
 
 // Schema lists the columns of the offer file. They may come in any order;

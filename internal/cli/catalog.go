@@ -41,7 +41,9 @@ func (a *app) importCommand() *cobra.Command {
 		Use:   "import PATH",
 		Short: "Import a price list",
 		Long: `Import a price list. The format is recognised by the header; --format insists on
-one of ` + strings.Join(catalog.Formats(), ", ") + `.
+one of:
+  ` + strings.Join(catalog.Formats(), "\n  ") + `
+
 Imported offers take the place of those with the same id; the history of prices
 grows. An import that would lose a provider or more than 30 % of its offers is
 refused, and the last good one stays.`,

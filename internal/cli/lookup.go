@@ -356,12 +356,12 @@ func (a *app) gpusCommand() *cobra.Command {
 			}
 			l := listing{header: []string{"GPU", "TITLE", "VENDOR", "MEMORY GB", "GB/S", "TFLOPS", "WATTS", "COMPUTE", "MIG", "CHECKED"},
 				right: map[int]bool{3: true, 4: true, 5: true, 6: true}, shrink: 1}
-			var data []*gpu.Model
+			data := []gpuRow{}
 			for _, m := range gpu.Models() {
 				if len(requests) > 0 && !slices.ContainsFunc(requests, func(r gpu.Request) bool { return r.Matches(m) }) {
 					continue
 				}
-				data = append(data, m)
+				data = append(data, gpuRowOf(m))
 				number := func(x float64) string {
 					if x == 0 {
 						return ""
@@ -384,6 +384,57 @@ func (a *app) gpusCommand() *cobra.Command {
 			return a.print(l, data)
 		},
 	}
+}
+
+// gpuRow is a card as JSON; what is unknown or absent is null.
+type gpuRow struct {
+	ID           string   `json:"id"`
+	Name         string   `json:"name"`
+	Title        string   `json:"title"`
+	Vendor       string   `json:"vendor"`
+	Family       string   `json:"family"`
+	Architecture string   `json:"architecture"`
+	Form         string   `json:"form"`
+	MemoryGB     float64  `json:"memory_gb"`
+	MemoryType   string   `json:"memory_type"`
+	BandwidthGBs *float64 `json:"bandwidth_gb_s"`
+	FP16         *float64 `json:"fp16_tflops"`
+	FP32         *float64 `json:"fp32_tflops"`
+	FP8          *float64 `json:"fp8_tflops"`
+	FP4          *float64 `json:"fp4_tflops"`
+	INT8         *float64 `json:"int8_tops"`
+	Watts        *float64 `json:"watts"`
+	Compute      string   `json:"compute"`
+	Year         int      `json:"year"`
+	Consumer     bool     `json:"consumer"`
+	MIG          []migRow `json:"mig"`
+	Source       string   `json:"source"`
+	Checked      string   `json:"checked"`
+	Note         string   `json:"note,omitempty"`
+}
+
+type migRow struct {
+	Profile       string  `json:"profile"`
+	MemoryGB      float64 `json:"memory_gb"`
+	ComputeSlices string  `json:"compute_slices"`
+	Max           int     `json:"max"`
+}
+
+func gpuRowOf(m *gpu.Model) gpuRow {
+	figure := func(x float64) *float64 {
+		if x == 0 {
+			return nil
+		}
+		return &x
+	}
+	r := gpuRow{ID: m.ID, Name: m.Name, Title: m.Title, Vendor: m.Vendor, Family: m.Family, Architecture: m.Architecture, Form: m.Form,
+		MemoryGB: m.MemoryGB, MemoryType: m.MemoryType, BandwidthGBs: figure(m.BandwidthGBs), FP16: figure(m.FP16TFLOPS), FP32: figure(m.FP32TFLOPS),
+		FP8: figure(m.FP8TFLOPS), FP4: figure(m.FP4TFLOPS), INT8: figure(m.INT8TOPS), Watts: figure(m.Watts), Compute: m.Compute, Year: m.Year,
+		Consumer: m.Consumer, MIG: []migRow{}, Source: m.Source, Checked: m.Checked, Note: m.Note}
+	for _, p := range m.MIG {
+		r.MIG = append(r.MIG, migRow{p.Name, p.MemoryGB, p.ComputeSlices, p.Max})
+	}
+	return r
 }
 
 func (a *app) providersCommand() *cobra.Command {
@@ -453,7 +504,7 @@ func (a *app) providers(args []string) error {
 		}
 		return &p.Amount
 	}
-	l := listing{header: []string{"PROVIDER", "CLASS", "LAW", "OFFERS", "BILLS BY", "FROM", "DISK", "STOPPED", "EGRESS", "NOTICE", "START", "API"}, right: map[int]bool{3: true}, shrink: 8}
+	l := listing{header: []string{"PROVIDER", "CLASS", "LAW", "OFFERS", "BILLS BY", "FROM", "DISK", "STOPPED", "EGRESS", "NOTICE", "START", "API"}, right: map[int]bool{3: true}, shrink: 1}
 	var data []cardRow
 	for _, c := range catalog.Cards() {
 		if len(args) > 0 && !slices.Contains(args, c.ID) {

@@ -194,7 +194,7 @@ func (a *app) rents(request gpu.Request, o rentOptions, amount func(string, stri
 		if best == 0 {
 			return r, fault.New(fault.Invalid, "no API price of model %q, or no tokens", o.model).Hint("give --tokens-in and --tokens-out, and a model such as llama-3.3-70b-instruct")
 		}
-		note("API tokens", r.TokensMonth.String(), "USD/month", r.TokensName, "model")
+		note("API tokens", r.TokensMonth.String(), "USD/month from "+r.TokensName, "cheapest", "model")
 	}
 	return r, nil
 }

@@ -48,53 +48,46 @@ func (a *app) bold(s string) string {
 }
 
 // table writes aligned columns. When they do not fit, the column that may
-// shrink is cut, and if that is not enough the last columns are left out.
+// shrink is cut; if that is not enough the last columns are left out, and a
+// line says so.
 func (a *app) table(l listing) {
 	header, rows := l.header, l.rows
 	width := make([]int, len(header))
-	measure := func() int {
-		total := -2
-		for i := range width {
-			width[i] = 0
+	for _, r := range append([][]string{header}, rows...) {
+		for i, c := range r {
+			width[i] = max(width[i], utf8.RuneCountInString(c))
 		}
-		for _, r := range append([][]string{header}, rows...) {
-			for i, c := range r {
-				width[i] = max(width[i], utf8.RuneCountInString(c))
-			}
-		}
-		for i, h := range header {
-			if h != "" || width[i] > 0 {
-				total += width[i] + 2
-			}
-		}
-		return total
 	}
-	total := measure()
-	if over := total - a.columns(); over > 0 && l.shrink < len(width) {
-		width[l.shrink] = max(8, width[l.shrink]-over)
-	}
-	for i := range width { // whatever still does not fit gives way from the widest on
+	total := func() int {
 		sum := -2
-		widest := 0
-		for j, w := range width {
+		for _, w := range width {
 			sum += w + 2
-			if w > width[widest] {
-				widest = j
-			}
 		}
-		if sum <= a.columns() || i > 20 {
+		return sum
+	}
+	const least = 10 // that is left of the column that shrinks
+	shown := len(width)
+	for {
+		if over := total() - a.columns(); over > 0 && l.shrink < shown && width[l.shrink] > least {
+			width[l.shrink] = max(least, width[l.shrink]-over)
+		}
+		if total() <= a.columns() || shown <= 2 {
 			break
 		}
-		width[widest] = max(6, width[widest]-(sum-a.columns()))
+		shown--
+		width = width[:shown]
+	}
+	if shown < len(header) {
+		defer fmt.Fprintf(a.Out, "(too narrow for %s; -o csv has all columns)\n", strings.ToLower(strings.Join(header[shown:], ", ")))
 	}
 	line := func(cells []string, mark bool) {
 		var b strings.Builder
-		for i, c := range cells {
+		for i, c := range cells[:shown] {
 			c = cut(c, width[i])
 			pad := strings.Repeat(" ", width[i]-utf8.RuneCountInString(c))
 			if l.right[i] {
 				c = pad + c
-			} else if i < len(cells)-1 {
+			} else if i < shown-1 {
 				c += pad
 			}
 			if i > 0 {
