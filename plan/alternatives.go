@@ -14,7 +14,7 @@ import (
 // from an API for work that makes tokens, and a reservation for a service.
 // The cheapest come first, at most three of a kind.
 func (r *ranker) alternatives(p *Plan) []Alternative {
-	out := r.apis()
+	out := append(r.variants(p), r.apis()...)
 	if r.job.Work.Traffic != nil {
 		out = append(out, r.reservations(p)...)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/destajo/destajo/job"
 	"github.com/destajo/destajo/money"
 	"github.com/destajo/destajo/offer"
+	"github.com/destajo/destajo/plan/estimate"
 )
 
 // Order is what the options are ranked by.
@@ -51,8 +52,10 @@ type World struct {
 	PowerPrice func(country string) (money.Amount, bool)
 	// Tokens lists what tokens cost from APIs, in US dollars.
 	Tokens []TokenPrice
-	// Measured are rates of the user's own runs and calibrations.
+	// Measured are calibrations: a job's rate on a card, as its user measured it.
 	Measured []Measured
+	// Own are measured rows of the user's own runs.
+	Own []estimate.Row
 }
 
 // TokenPrice is what an API asks for the tokens of one model.
@@ -150,17 +153,17 @@ const (
 	Specification    Evidence = "specification only"
 )
 
-// Measured is a rate that the user's own runs or a calibration gave for one job.
+// Measured is a rate that a calibration gave for one job.
 type Measured struct {
-	Job   string // name of the job
-	GPU   string // id of the model
-	Count int
-	Rate  float64 // in units per hour of the estimate
+	Job   string  `json:"job"` // its name
+	GPU   string  `json:"gpu"` // id of the model
+	Count int     `json:"gpu_count"`
+	Rate  float64 `json:"rate"` // units of work per second on all GPUs
 }
 
 // Alternative is a way to get the work done that is no offer.
 type Alternative struct {
-	Kind   string // api, reservation
+	Kind   string // api, reservation, variant
 	Name   string
 	Cost   money.Amount
 	Note   string

@@ -11,6 +11,7 @@ import (
 	"github.com/destajo/destajo/job"
 	"github.com/destajo/destajo/money"
 	"github.com/destajo/destajo/offer"
+	"github.com/destajo/destajo/plan/estimate"
 )
 
 // What is taken when neither job nor offer says.
@@ -69,8 +70,9 @@ type ranker struct {
 	}
 	deadline  float64 // hours from now; 0: none
 	estimates map[estimateKey]*estimated
-	work      *work // of a model; nil for stated hours and units
-	scratch   meter // of the offer that is weighed
+	work      *estimate.Job // of a model; nil for stated hours and units
+	least     int           // GPUs, of a variant that needs more than the job asks
+	scratch   meter         // of the offer that is weighed
 
 	date  offer.Date // of the offer before, with its age
 	class offer.Class
@@ -98,8 +100,7 @@ func newRanker(in Input) (*ranker, error) {
 		r.currency = "USD"
 	}
 	if j.Work == nil {
-		return nil, fault.New(fault.Invalid, "job %q does not say how much work it is", j.Name).
-			Hint("add work: with hours, finetune, train, generate, images, units or traffic; see `destajo schema job`")
+		return nil, errNoWork(j)
 	}
 	r.cpuOnly = j.Resources.NoGPU
 	if len(r.wanted) == 0 && !r.cpuOnly {
@@ -112,10 +113,8 @@ func newRanker(in Input) (*ranker, error) {
 		}
 	}
 	var err error
-	if len(j.Work.Hours) == 0 && j.Work.Units == nil {
-		if r.work, err = newWork(j.Work); err != nil {
-			return nil, err
-		}
+	if r.work, err = ModelWork(j, in.World.Measured, in.World.Own); err != nil {
+		return nil, err
 	}
 	if l := j.Limits.Cost; l != nil {
 		r.limits.hasCost = true
@@ -254,7 +253,7 @@ func (r *ranker) match(o *offer.Offer) (int, Refusal) {
 		if !fitsCut(q, o) {
 			return 0, Refusal{Kind: RefusedGPU, text: "sells " + o.Partition.String() + " of a card only"}
 		}
-		n := max(1, q.Count)
+		n := max(1, q.Count, r.least)
 		if n > o.GPUCount {
 			short = n
 		} else if n > best {

@@ -102,6 +102,9 @@ func (a *app) makePlan(path string, o planOptions) (*plan.Plan, error) {
 	if w := j.Work; w != nil && (w.Generate != nil || w.Traffic != nil) {
 		in.World.Tokens = catalog.Tokens()
 	}
+	if in.World.Measured, in.World.Own, err = a.measured(); err != nil {
+		return nil, err
+	}
 	return plan.Rank(in)
 }
 
