@@ -105,15 +105,18 @@ func KindOf(err error) Kind {
 
 // HintOf gives the first hint in err's tree, or nothing.
 func HintOf(err error) string {
-	for err != nil {
-		var e *Error
-		if !errors.As(err, &e) {
-			return ""
+	if e, ok := err.(*Error); ok && e.Next != "" {
+		return e.Next
+	}
+	switch e := err.(type) {
+	case interface{ Unwrap() error }:
+		return HintOf(e.Unwrap())
+	case interface{ Unwrap() []error }:
+		for _, branch := range e.Unwrap() {
+			if hint := HintOf(branch); hint != "" {
+				return hint
+			}
 		}
-		if e.Next != "" {
-			return e.Next
-		}
-		err = e.cause
 	}
 	return ""
 }
@@ -162,13 +165,14 @@ func fold(s string) string {
 }
 
 // distance is the number of single-byte edits (insert, delete, replace,
-// exchange of neighbours) between two strings.
+// exchange of neighbours) between two strings. Different strings of more than
+// 64 bytes are not compared: they are as far apart as the longer one is long.
 func distance(a, b string) int {
 	if len(a) > 64 || len(b) > 64 {
 		if a == b {
 			return 0
 		}
-		return 65
+		return max(len(a), len(b))
 	}
 	var before [66]int
 	prev, cur := make([]int, len(b)+1), make([]int, len(b)+1)

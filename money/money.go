@@ -64,13 +64,11 @@ func Parse(text string) (Amount, error) {
 		scale /= 10
 		n += uint64(c-'0') * scale
 	}
-	if n > math.MaxInt64 {
+	a, ok := signed(text[0] == '-', n)
+	if !ok {
 		return 0, badAmount(text)
 	}
-	if strings.HasPrefix(text, "-") {
-		return -Amount(n), nil
-	}
-	return Amount(n), nil
+	return a, nil
 }
 
 // parseLong reads a number with more decimals than an Amount holds.
@@ -109,12 +107,14 @@ func decimal(s string) bool {
 
 // String gives the shortest exact decimal: "2.04", "0", "-1.5".
 func (a Amount) String() string {
-	n := uint64(a)
+	return spell(a < 0, a.size())
+}
+
+func spell(negative bool, n uint64) string {
 	var b [24]byte
 	out := b[:0]
-	if a < 0 {
+	if negative {
 		out = append(out, '-')
-		n = -n
 	}
 	out = strconv.AppendUint(out, n/Unit, 10)
 	if part := n % Unit; part != 0 {
@@ -127,12 +127,12 @@ func (a Amount) String() string {
 
 // Fixed rounds half to even to a number of decimals (0 to 9) and shows them all.
 func (a Amount) Fixed(decimals int) string {
-	step := Amount(1)
+	step := uint64(1)
 	for range 9 - decimals {
 		step *= 10
 	}
-	s := a.RoundTo(step).String()
-	whole, part, _ := strings.Cut(s, ".")
+	n := roundTo(a.size(), step)
+	whole, part, _ := strings.Cut(spell(a < 0 && n > 0, n), ".")
 	if decimals == 0 {
 		return whole
 	}
@@ -140,15 +140,14 @@ func (a Amount) Fixed(decimals int) string {
 }
 
 // RoundTo rounds half to even to a multiple of step, which must be positive.
+// Where that multiple does not fit an Amount, it is the last one that does.
 func (a Amount) RoundTo(step Amount) Amount {
-	q, r := a/step, a%step
-	if r < 0 {
-		q, r = q-1, r+step
+	n := roundTo(a.size(), uint64(step))
+	r, ok := signed(a < 0, n)
+	if !ok {
+		r, _ = signed(a < 0, n-uint64(step))
 	}
-	if 2*r > step || 2*r == step && q%2 != 0 {
-		q++
-	}
-	return q * step
+	return r
 }
 
 // Float gives the amount in currency units, for ratios and charts only.
@@ -173,12 +172,8 @@ func (a Amount) MulDiv(num, den int64) (Amount, error) {
 	if num < 0 || den <= 0 {
 		return 0, fault.New(fault.Internal, "money: %d/%d is no share", num, den)
 	}
-	u := uint64(a)
-	if a < 0 {
-		u = -u
-	}
 	d := uint64(den)
-	hi, lo := bits.Mul64(u, uint64(num))
+	hi, lo := bits.Mul64(a.size(), uint64(num))
 	if hi >= d {
 		return 0, errTooMuch
 	}
@@ -186,13 +181,11 @@ func (a Amount) MulDiv(num, den int64) (Amount, error) {
 	if r > d-r || r == d-r && q&1 == 1 {
 		q++
 	}
-	if q > math.MaxInt64 {
+	p, ok := signed(a < 0, q)
+	if !ok {
 		return 0, errTooMuch
 	}
-	if a < 0 {
-		return -Amount(q), nil
-	}
-	return Amount(q), nil
+	return p, nil
 }
 
 var errTooMuch error = fault.New(fault.Invalid, "an amount of money is beyond 9.2 thousand million").
@@ -222,6 +215,31 @@ func (a Amount) Add(b Amount) (Amount, error) {
 		return 0, errTooMuch
 	}
 	return s, nil
+}
+
+// size is the amount without its sign, which fits for the least Amount too.
+func (a Amount) size() uint64 {
+	if a < 0 {
+		return -uint64(a)
+	}
+	return uint64(a)
+}
+
+// signed is n with its sign; false when that is no Amount.
+func signed(negative bool, n uint64) (Amount, bool) {
+	if negative {
+		return Amount(-n), n <= 1<<63
+	}
+	return Amount(n), n <= math.MaxInt64
+}
+
+// roundTo rounds half to even to a multiple of step, for n and step up to 1<<63.
+func roundTo(n, step uint64) uint64 {
+	q, r := n/step, n%step
+	if r > step-r || r == step-r && q&1 == 1 {
+		q++
+	}
+	return q * step
 }
 
 // roundRat rounds half to even to a whole number of nano-units.

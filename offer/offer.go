@@ -3,6 +3,7 @@
 package offer
 
 import (
+	"encoding/json"
 	"strconv"
 	"strings"
 	"time"
@@ -69,6 +70,27 @@ func (o Opt[T]) Or(other T) T {
 		return o.Value
 	}
 	return other
+}
+
+// MarshalJSON writes the value, or null when it is unknown.
+func (o Opt[T]) MarshalJSON() ([]byte, error) {
+	if !o.Known {
+		return []byte("null"), nil
+	}
+	return json.Marshal(o.Value)
+}
+
+// UnmarshalJSON reads the value, or null for an unknown one.
+func (o *Opt[T]) UnmarshalJSON(b []byte) error {
+	*o = Opt[T]{}
+	if string(b) == "null" {
+		return nil
+	}
+	if err := json.Unmarshal(b, &o.Value); err != nil {
+		return err
+	}
+	o.Known = true
+	return nil
 }
 
 // Offer is a machine with GPUs for sale. All money is in Currency.
@@ -153,12 +175,13 @@ type Date string
 // Time is the first moment of the date in UTC; false when it is none.
 func (d Date) Time() (time.Time, bool) {
 	if len(d) == 10 && d[4] == '-' && d[7] == '-' { // the common form, quickly
-		y, e1 := strconv.Atoi(string(d[:4]))
-		m, e2 := strconv.Atoi(string(d[5:7]))
-		day, e3 := strconv.Atoi(string(d[8:]))
-		if e1 == nil && e2 == nil && e3 == nil && m >= 1 && m <= 12 && day >= 1 {
-			t := time.Date(y, time.Month(m), day, 0, 0, 0, 0, time.UTC)
-			return t, t.Day() == day
+		y, ok1 := digits(d[:4])
+		m, ok2 := digits(d[5:7])
+		day, ok3 := digits(d[8:])
+		if ok1 && ok2 && ok3 && m >= 1 && m <= 12 && day >= 1 {
+			if t := time.Date(y, time.Month(m), day, 0, 0, 0, 0, time.UTC); t.Day() == day {
+				return t, true
+			}
 		}
 		return time.Time{}, false
 	}
@@ -168,6 +191,17 @@ func (d Date) Time() (time.Time, bool) {
 		}
 	}
 	return time.Time{}, false
+}
+
+// digits reads a number without a sign, which strconv.Atoi would let pass.
+func digits(d Date) (n int, ok bool) {
+	for _, c := range []byte(d) {
+		if c < '0' || c > '9' {
+			return 0, false
+		}
+		n = n*10 + int(c-'0')
+	}
+	return n, true
 }
 
 // How long a price counts as current.
@@ -232,8 +266,8 @@ func (o *Offer) DeriveID() string {
 			b.WriteByte('/')
 		}
 		for _, r := range strings.ToLower(p) {
-			switch {
-			case r == ' ' || r == '/' || r == ',':
+			switch r {
+			case ' ', '/', ',':
 				b.WriteByte('-')
 			default:
 				b.WriteRune(r)

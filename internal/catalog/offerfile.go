@@ -92,7 +92,7 @@ func ReadOffers(file string, data []byte) ([]*offer.Offer, error) {
 	for {
 		more, err := t.next()
 		if err != nil {
-			return nil, mistakes(append(all, err)).join(file)
+			return nil, append(all, err).join(file)
 		}
 		if !more {
 			break

@@ -133,7 +133,7 @@ func (a *app) root() *cobra.Command {
 	}
 	root.AddGroup(&cobra.Group{ID: "decide", Title: "Decide:"}, &cobra.Group{ID: "know", Title: "Look up:"}, &cobra.Group{ID: "other", Title: "Other:"})
 	root.SetHelpCommandGroupID("other")
-	root.AddCommand(a.planCommand(), a.estimateCommand(), a.rentOrBuyCommand(), a.offersCommand(), a.gpusCommand(), a.providersCommand(), a.catalogCommand(),
+	root.AddCommand(a.planCommand(), a.estimateCommand(), a.spotCommand(), a.rentOrBuyCommand(), a.offersCommand(), a.gpusCommand(), a.providersCommand(), a.catalogCommand(),
 		a.schemaCommand(), a.docsCommand(), a.versionCommand())
 	return root
 }

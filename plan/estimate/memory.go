@@ -180,7 +180,7 @@ func (s *situation) trainingNeed(n, rank, context float64, note func(...Term) []
 	if sequence == 0 {
 		sequence = 2048
 	}
-	state, adapters := 0.0, 0.0
+	var state, adapters float64
 	switch s.method {
 	case "qlora":
 		e := m.embedding()

@@ -376,7 +376,7 @@ var engineNames = map[string]string{
 
 // class is the categories of a situation on a card, as strings; see bits.
 func (s *situation) class(card *gpu.Model) [categories]string {
-	special := ""
+	var special string
 	switch s.regime {
 	case decoding, prefilling:
 		special = strconv.FormatBool(s.model.Experts > 0)
