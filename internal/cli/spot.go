@@ -29,7 +29,7 @@ func (a *app) spotCommand() *cobra.Command {
 		Short: "Run policies on traces of spot availability",
 		Long: `Run policies on traces of spot availability (JSON lines) and compare their cost
 and lateness. The policies are:
-  ` + strings.Join(spot.PolicyNames(), ", "),
+  ` + strings.Join(spot.PolicyNames(), "\n  "),
 		Example: "  destajo spot simulate --traces t.jsonl --policy all --work 48h --deadline 52h,70h --restart 12m\n  destajo spot simulate --traces t.jsonl --grid grid.json --config adrs_single --policy destajo --history t.jsonl",
 		Args:    cobra.NoArgs,
 		RunE:    func(*cobra.Command, []string) error { return a.simulate(o) },
