@@ -28,6 +28,9 @@ func (p *Plan) Advice() string {
 	if best.flags&flagLikelyLate != 0 {
 		say("Every option is likely to miss the deadline; this one with %.0f %%.", 100*best.Late)
 	}
+	if best.Late > 0.05 && best.flags&flagLikelyLate == 0 {
+		say("It misses the deadline with %.0f %%.", 100*best.Late)
+	}
 	if other := p.other(best); other != nil {
 		say("%s", p.trade(best, other))
 	}
@@ -57,7 +60,7 @@ func (p *Plan) Advice() string {
 		say("If such work comes every day, look at `destajo rent-or-buy`.")
 	}
 	if best.flags&flagStale != 0 {
-		say("Its price is %d days old: check it before you rely on it.", best.ageDays)
+		say("The price of %s is %d days old: check it before you rely on it.", best.where(), best.ageDays)
 	}
 	if best.Cautions() {
 		say("A part of its cost is unknown: see the warnings.")
@@ -71,11 +74,17 @@ func (p *Plan) noAdvice() string {
 		return "There are no offers."
 	}
 	count := map[RefusalKind]int{}
-	most := p.Refused[0].Kind
 	for _, r := range p.Refused {
 		count[r.Kind]++
-		if count[r.Kind] > count[most] {
-			most = r.Kind
+	}
+	// What the job itself limits is what can be relaxed, so it is told before
+	// the many offers of other cards and places.
+	most := p.Refused[0].Kind
+	for _, k := range []RefusalKind{RefusedBudget, RefusedPrice, RefusedDeadline, RefusedDuration, RefusedInterruptions, RefusedMemory,
+		RefusedCPU, RefusedHostMemory, RefusedPlace, RefusedTerms, RefusedGPU, RefusedVendor} {
+		if count[k] > 0 {
+			most = k
+			break
 		}
 	}
 	for i := range p.Refused {

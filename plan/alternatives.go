@@ -130,10 +130,12 @@ func (r *ranker) reservations(p *Plan) []Alternative {
 			}
 		}
 		note := "per month"
-		if o.TermMonths > 0 {
-			note = "per month, committed for " + strconv.Itoa(o.TermMonths) + " months"
+		if o.TermMonths == 1 {
+			note += ", committed for a month"
+		} else if o.TermMonths > 1 {
+			note += ", committed for " + strconv.Itoa(o.TermMonths) + " months"
 		}
-		found = append(found, Alternative{Kind: "reservation", Name: o.Provider + " " + strconv.Itoa(o.GPUCount) + "x " + o.GPUName(),
+		found = append(found, Alternative{Kind: "reservation", Name: o.Provider + " " + strconv.Itoa(o.GPUCount*max(1, e.Replicas)) + "x " + o.GPUName(),
 			Cost: month, Note: note, Source: o.Source, AsOf: o.AsOf})
 	}
 	return cheapest(found)

@@ -122,6 +122,9 @@ func (m *meter) at(h float64) (s Sum, ok bool, err error) {
 	s.Useful, s.Running = h, e
 	s.Attempts = 1 + m.lambda*e
 	s.Wall = m.startup + e + m.lambda*e*m.wait + m.idle
+	if m.resumable { // a service lasts its time; while a machine is replaced the others answer
+		s.Wall = m.startup + h + m.idle
+	}
 	net := m.billed + e + m.idle
 	s.Billed = m.round(net, s.Attempts)
 

@@ -60,7 +60,6 @@ type RentBuy struct {
 	BreakEvenUse      float64 // utilisation above which owning a GPU beats renting it; +Inf: never
 	BreakEvenMonth    float64 // month in which buying the base has paid; +Inf: never
 	ReservedBreakEven float64 // utilisation above which a reservation beats on-demand; 0 unknown
-	BestRentUsed      money.Amount
 }
 
 // RentOrBuy compares renting, reserving, mixing with spot, owning and buying
@@ -107,7 +106,7 @@ func RentOrBuy(d Demand, h Hardware, r Rents, months float64) (*RentBuy, error) 
 			times(r.Spot, (base+peak)*r.SpotShare*r.SpotStretch)+times(flexible, (base+peak)*(1-r.SpotShare)))
 	}
 	if r.Reserved > 0 && (flexible > 0 || peak == 0) && base > 0 {
-		add("reserve the base, rent the rest", fmt.Sprintf("committed for %d months", r.ReservedMonths), times(r.Reserved, base)+times(flexible, peak))
+		add(map[bool]string{true: "reserve the base, rent the rest", false: "reserve"}[peak > 0], fmt.Sprintf("committed for %d months", r.ReservedMonths), times(r.Reserved, base)+times(flexible, peak))
 		b.ReservedBreakEven = 0
 		if flexible > 0 {
 			b.ReservedBreakEven = r.Reserved.Float() / flexible.Float()
@@ -115,7 +114,7 @@ func RentOrBuy(d Demand, h Hardware, r Rents, months float64) (*RentBuy, error) 
 	}
 	if h.Price > 0 {
 		if base > 0 && (flexible > 0 || peak == 0) {
-			add("own the base, rent the rest", "", times(b.OwnFixedMonth, d.Base)+times(b.OwnRunningHour, base)+times(flexible, peak))
+			add(map[bool]string{true: "own the base, rent the rest", false: "own"}[peak > 0], "", times(b.OwnFixedMonth, d.Base)+times(b.OwnRunningHour, base)+times(flexible, peak))
 		}
 		if d.Peak > 0 {
 			add("own everything", "the GPUs for peaks stand idle between them", times(b.OwnFixedMonth, d.Base+d.Peak)+times(b.OwnRunningHour, base+peak))
@@ -125,8 +124,9 @@ func RentOrBuy(d Demand, h Hardware, r Rents, months float64) (*RentBuy, error) 
 		add("tokens from an API", r.TokensName, r.TokensMonth)
 	}
 	slices.SortStableFunc(b.Strategies, func(x, y Strategy) int { return cmp.Compare(x.Month, y.Month) })
-	b.BestRentUsed = flexible
-	if margin := flexible.Float() - b.OwnRunningHour.Float(); margin > 0 && h.Price > 0 {
+	if flexible == 0 || h.Price == 0 {
+		b.BreakEvenUse, b.BreakEvenMonth = math.NaN(), math.NaN()
+	} else if margin := flexible.Float() - b.OwnRunningHour.Float(); margin > 0 {
 		b.BreakEvenUse = b.OwnFixedMonth.Float() / (money.MonthHours * margin)
 		saved := margin*money.MonthHours - h.HostingMonth.Float() - h.StaffMonth.Float()
 		if saved > 0 {
@@ -148,6 +148,8 @@ func (b *RentBuy) Advice(currency string) string {
 		s += fmt.Sprintf(" Next: %s, %s %s more.", next.Name, (next.Month - best.Month).Fixed(2), currency)
 	}
 	switch {
+	case math.IsNaN(b.BreakEvenUse):
+		s += " Whether owning pays cannot be told: a price is unknown."
 	case math.IsInf(b.BreakEvenUse, 1):
 		s += " Owning never pays at this rent."
 	case b.BreakEvenUse > 1:

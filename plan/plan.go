@@ -106,6 +106,7 @@ type Option struct {
 
 	flags   flag
 	ageDays int
+	array   int // equal jobs, of which this is one
 }
 
 // Fit compares the memory that the job needs with what a GPU has.

@@ -165,7 +165,11 @@ func (r *ranker) weigh(o *offer.Offer, opt *Option) (Refusal, error) {
 	if ref.Kind != "" {
 		return ref, nil
 	}
-	est := r.estimate(o.GPU, count, o.Partition)
+	card := o.GPU
+	if r.cpuOnly { // whatever GPU the machine has, the job does not use it
+		card = nil
+	}
+	est := r.estimate(card, count, o.Partition)
 	if est.refusal.Kind != "" {
 		return est.refusal, nil
 	}
@@ -362,6 +366,9 @@ func (r *ranker) meter(o *offer.Offer, opt *Option) (*meter, error) {
 			opt.flags |= flagAssumedRate
 		}
 		m.lambda = rate.Value * float64(opt.Nodes)
+		if m.resumable { // the machines of a service are replaced one by one
+			m.lambda = rate.Value
+		}
 		m.wait = 1 / o.RecoveriesPerHour.Or(assumedRecovery)
 	}
 	m.restart = m.billed
@@ -555,7 +562,7 @@ func (r *ranker) sum(o *offer.Offer, opt *Option, m *meter) (Refusal, error) {
 	if r.deadline > 0 {
 		r.late(opt, m)
 		if opt.Late > 0.99 {
-			return Refusal{Kind: RefusedDeadline, need: opt.WallP10, have: r.deadline}, nil
+			return Refusal{Kind: RefusedDeadline, need: opt.Sum.Wall, have: r.deadline}, nil
 		}
 		if opt.Late > likelyLate {
 			opt.flags |= flagLikelyLate
@@ -566,6 +573,10 @@ func (r *ranker) sum(o *offer.Offer, opt *Option, m *meter) (Refusal, error) {
 	}
 	if r.limits.hasCost && opt.Sum.Cost > r.limits.cost {
 		return Refusal{Kind: RefusedBudget, ask: opt.Sum.Cost, limit: r.limits.cost}, nil
+	}
+	if r.job.Array > 1 {
+		opt.flags |= flagArray
+		opt.array = r.job.Array
 	}
 	if s.Parts[KeptDisk] > s.Parts[Compute] {
 		opt.flags |= flagDiskCostsMore

@@ -70,7 +70,7 @@ func (r *Refusal) Reason() string {
 	case r.Kind == RefusedBudget:
 		return fmt.Sprintf("is expected to cost %s %s, the limit is %s %s", r.ask.Fixed(2), r.currency, r.limit.Fixed(2), r.currency)
 	case r.Kind == RefusedDeadline:
-		return fmt.Sprintf("takes at least %s h, the deadline is in %s h", short(r.need), short(r.have))
+		return fmt.Sprintf("takes %s h, the deadline is in %s h", short(r.need), short(r.have))
 	case r.Kind == RefusedDuration:
 		return fmt.Sprintf("takes %s h, the limit is %s h", short(r.need), short(r.have))
 	case r.Kind == RefusedInterruptions:
@@ -111,7 +111,7 @@ const (
 	flagTight
 	flagStoppedFull
 	flagEstimatedPrice
-	flagCannotEnd
+	flagArray
 	numFlags = iota
 )
 
@@ -151,6 +151,8 @@ func (o *Option) Warnings() []string {
 			out = append(out, "price is "+strconv.Itoa(o.ageDays)+" days old")
 		case flagSpareGPUs:
 			out = append(out, fmt.Sprintf("pays for %d GPUs and uses %d", o.Offer.GPUCount, o.Work.Count))
+		case flagArray:
+			out = append(out, fmt.Sprintf("cost of one of %d equal jobs: all cost %s", o.array, (o.Sum.Cost*money.Amount(o.array)).Fixed(2)))
 		case flagLikelyLate:
 			out = append(out, fmt.Sprintf("likely late: %.0f %%", 100*o.Late))
 		default:

@@ -203,7 +203,7 @@ func (im *importer) add(e entry) {
 	if o.AsOf == "" {
 		o.AsOf = im.from.AsOf
 	}
-	if o.Provider == "" {
+	if !providerName.MatchString(o.Provider) {
 		im.drop(e, "no provider: name it with --provider")
 		return
 	}

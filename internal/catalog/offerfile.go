@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/csv"
 	"math"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -70,6 +71,8 @@ func Schema() []Column {
 		{"as_of", "date", "", "day of the price: 2026-07-01; 2026-07 and 2026 are read too", false},
 	}
 }
+
+var providerName = regexp.MustCompile(`^[a-z0-9][a-z0-9 ._-]{0,63}$`)
 
 // maxPrice is the most that a machine hour, or any other part, may cost: a
 // larger number is a mistake.
@@ -202,6 +205,8 @@ func (r *reader) offer() *offer.Offer {
 	}
 	if o.Provider == "" {
 		r.fail("provider", "is empty").Hint("name who sells")
+	} else if !providerName.MatchString(o.Provider) {
+		r.fail("provider", "%q is no short name", o.Provider).Hint("use letters, digits, points, spaces and -, as in runpod or vast.ai")
 	}
 	if o.Currency == "" {
 		o.Currency = "USD"

@@ -15,9 +15,9 @@ import (
 )
 
 func (a *app) catalogCommand() *cobra.Command {
-	c := &cobra.Command{Use: "catalog", GroupID: "know", Short: "Import price lists and show what is known", Args: cobra.NoArgs}
+	c := parent(&cobra.Command{Use: "catalog", GroupID: "know", Short: "Import price lists and show what is known"})
 	c.AddCommand(a.importCommand(), a.statusCommand(), &cobra.Command{
-		Use: "schema", Short: "Show the columns of the offer file", Args: cobra.NoArgs,
+		Use: "schema", Short: "Show the columns of the offer file", Args: nothing,
 		RunE: func(*cobra.Command, []string) error {
 			l := listing{header: []string{"COLUMN", "TYPE", "UNIT", "NEEDED", "MEANING"}, shrink: 4}
 			for _, s := range catalog.Schema() {
@@ -141,7 +141,7 @@ func (a *app) importList(path string, o importOptions) error {
 
 func (a *app) statusCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "status", Short: "Show offers, age and gaps of each provider", Args: cobra.NoArgs,
+		Use: "status", Short: "Show offers, age and gaps of each provider", Args: nothing,
 		RunE: func(*cobra.Command, []string) error {
 			offers, err := a.local().Offers()
 			if err != nil {

@@ -138,6 +138,28 @@ func (a *app) root() *cobra.Command {
 	return root
 }
 
+// nothing refuses arguments.
+func nothing(c *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	if c.HasSubCommands() {
+		var names []string
+		for _, s := range c.Commands() {
+			names = append(names, s.Name())
+		}
+		return fault.New(fault.Invalid, "unknown command %q for %q", args[0], c.CommandPath()).Hint("it has %s", strings.Join(names, ", "))
+	}
+	return fault.New(fault.Invalid, "%s takes no arguments, got %q", c.CommandPath(), args[0]).Hint("usage: %s", c.UseLine())
+}
+
+// parent makes a command that only holds others.
+func parent(c *cobra.Command) *cobra.Command {
+	c.Args = nothing
+	c.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
+	return c
+}
+
 // exactly is cobra.ExactArgs with a fault that says what is expected.
 func exactly(n int, what string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
@@ -205,6 +227,9 @@ type listing struct {
 	foot   []string // notes below the table
 	shrink int      // the column that gives way when the table is too wide
 }
+
+// tabular says whether listings are shown as tables for people.
+func (a *app) tabular() bool { return a.output == "table" || a.output == "" && a.Terminal }
 
 // print writes a listing; data is what JSON shows in its place.
 func (a *app) print(l listing, data any) error {

@@ -140,6 +140,9 @@ func rowOf(o *offer.Offer, now time.Time) offerRow {
 }
 
 func (a *app) listOffers(args []string, o offerOptions) error {
+	if o.top < 0 || o.count < 0 {
+		return fault.New(fault.Invalid, "--top and --count cannot be negative").Hint("write numbers from 1")
+	}
 	keep, err := offerFilter(args, o)
 	if err != nil {
 		return err
@@ -168,8 +171,11 @@ func (a *app) listOffers(args []string, o offerOptions) error {
 		l.header = append([]string{strings.ToUpper(o.by) + "/$"}, l.header...)
 		l.right, l.shrink = map[int]bool{0: true, 1: true, 2: true}, 5
 	}
+	if !a.tabular() {
+		l.header = append(l.header, "ID")
+	}
 	top := o.top
-	if top == 0 && (a.output == "table" || a.output == "" && a.Terminal) {
+	if top == 0 && a.tabular() {
 		top = 20
 	}
 	var rows []offerRow
@@ -191,6 +197,9 @@ func (a *app) listOffers(args []string, o offerOptions) error {
 		row := []string{each, machine, counted(x, 1), x.Provider, x.InstanceType, x.Region, x.Country, string(x.Terms), date}
 		if o.by != "price" {
 			row = append([]string{strconv.FormatFloat(score(x), 'g', 4, 64)}, row...)
+		}
+		if !a.tabular() {
+			row = append(row, x.ID)
 		}
 		l.rows = append(l.rows, row)
 		rows = append(rows, rowOf(x, now))
@@ -611,9 +620,9 @@ func firstEgress(all []string) string {
 }
 
 func (a *app) schemaCommand() *cobra.Command {
-	c := &cobra.Command{Use: "schema", GroupID: "other", Short: "Print the JSON Schema of a file", Args: cobra.NoArgs}
+	c := parent(&cobra.Command{Use: "schema", GroupID: "other", Short: "Print the JSON Schema of a file"})
 	c.AddCommand(&cobra.Command{
-		Use: "job", Short: "JSON Schema of the job file", Args: cobra.NoArgs,
+		Use: "job", Short: "JSON Schema of the job file", Args: nothing,
 		RunE: func(*cobra.Command, []string) error {
 			s, err := job.Schema()
 			if err != nil {
@@ -653,7 +662,7 @@ var version = "dev"
 
 func (a *app) versionCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "version", GroupID: "other", Short: "Print the version", Args: cobra.NoArgs,
+		Use: "version", GroupID: "other", Short: "Print the version", Args: nothing,
 		RunE: func(*cobra.Command, []string) error {
 			v := struct {
 				Version string `json:"version"`

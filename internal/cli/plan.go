@@ -38,7 +38,7 @@ standard input. Exit code 3 when nothing fits.`,
 	}
 	f := c.Flags()
 	f.StringVar(&o.by, "by", "cost", "rank by cost, time, price or work (per unit of money)")
-	f.StringVar(&o.offers, "offers", "", "use only the offers of this file (see `catalog schema`)")
+	f.StringVar(&o.offers, "offers", "", "use only the offers of this file, whose columns catalog schema shows")
 	f.IntVar(&o.top, "top", 0, "show at most this many options (default: 10 in tables, all in JSON)")
 	f.StringVar(&o.why, "why", "", "explain one offer line by line; an id or a part of it")
 	f.StringVar(&o.currency, "currency", "USD", "currency of the plan")
@@ -144,7 +144,7 @@ func (a *app) planTable(p *plan.Plan, o planOptions) listing {
 	if top == 0 {
 		top = 10
 	}
-	l := listing{header: []string{"#", "COST", "TIME", p.Currency + "/H", "GPU", "PROVIDER", "REGION", "TERMS", "HOURS FROM", "NOTES"},
+	l := listing{header: []string{"#", "COST", "TIME", p.Currency + "/H", "GPU", "PROVIDER", "REGION", "TERMS", "NOTES", "HOURS FROM"},
 		right: map[int]bool{0: true, 1: true, 2: true, 3: true}, shrink: 6}
 	var groups []group
 	at := map[string]int{}
@@ -186,11 +186,17 @@ func (a *app) planTable(p *plan.Plan, o planOptions) listing {
 			cost += "+?"
 		}
 		l.rows = append(l.rows, []string{strconv.Itoa(i + 1), cost, clock(g.Sum.Wall), g.Price.Fixed(2), counted(g.Offer, g.Nodes), g.Offer.Provider, region,
-			string(g.Offer.Terms), string(g.Work.Evidence), marks})
+			string(g.Offer.Terms), marks, string(g.Work.Evidence)})
+	}
+	if !a.tabular() {
+		l.header = append(l.header, "ID")
+		for i := range l.rows {
+			l.rows[i] = append(l.rows[i], groups[i].Offer.ID)
+		}
 	}
 	if len(p.Options) > 0 {
 		l.foot = append(l.foot, legend...)
-		if slices.ContainsFunc(l.rows, func(r []string) bool { return strings.HasPrefix(r[9], "*") }) {
+		if slices.ContainsFunc(l.rows, func(r []string) bool { return strings.HasPrefix(r[8], "*") }) {
 			l.foot = append(l.foot, "*  no other offer is both cheaper and sooner")
 		}
 		if hidden := len(groups) - top; hidden > 0 {

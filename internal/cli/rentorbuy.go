@@ -137,7 +137,7 @@ func (a *app) rents(request gpu.Request, o rentOptions, amount func(string, stri
 	cheapest := func(terms offer.Terms) (best *offer.Offer, price money.Amount) {
 		for _, x := range offers {
 			p, ok := x.PerGPU()
-			if !ok || x.Terms != terms || !request.Matches(x.GPU) || !x.Partition.Whole() || !keep(x) || x.Available.Known && !x.Available.Value {
+			if !ok || x.Terms != terms || !request.Matches(x.GPU) || float64(x.GPUCount) > math.Max(1, o.base+o.peak) || !x.Partition.Whole() || !keep(x) || x.Available.Known && !x.Available.Value {
 				continue
 			}
 			if up := x.Prices.Upfront; up != nil && x.TermMonths > 0 {
@@ -281,7 +281,7 @@ func (a *app) showRentBuy(request gpu.Request, b *plan.RentBuy, facts []assumpti
 		Note    string       `json:"note"`
 	}
 	finite := func(x float64) *float64 {
-		if math.IsInf(x, 0) || x == 0 {
+		if math.IsInf(x, 0) || math.IsNaN(x) || x == 0 {
 			return nil
 		}
 		return &x

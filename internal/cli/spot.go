@@ -22,7 +22,7 @@ type spotOptions struct {
 }
 
 func (a *app) spotCommand() *cobra.Command {
-	c := &cobra.Command{Use: "spot", GroupID: "decide", Short: "Decide between spot and on-demand under a deadline", Args: cobra.NoArgs}
+	c := parent(&cobra.Command{Use: "spot", GroupID: "decide", Short: "Decide between spot and on-demand under a deadline"})
 	var o spotOptions
 	s := &cobra.Command{
 		Use:   "simulate",
@@ -31,7 +31,7 @@ func (a *app) spotCommand() *cobra.Command {
 and lateness. The policies are:
   ` + strings.Join(spot.PolicyNames(), "\n  "),
 		Example: "  destajo spot simulate --traces t.jsonl --policy all --work 48h --deadline 52h,70h --restart 12m\n  destajo spot simulate --traces t.jsonl --grid grid.json --config adrs_single --policy destajo --history t.jsonl",
-		Args:    cobra.NoArgs,
+		Args:    nothing,
 		RunE:    func(*cobra.Command, []string) error { return a.simulate(o) },
 	}
 	f := s.Flags()
