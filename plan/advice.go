@@ -16,9 +16,10 @@ func (p *Plan) Advice() string {
 		return p.noAdvice()
 	}
 	best := p.Options[0]
-	for i := range p.Options { // never recommend what is likely late while something is not
-		if p.Options[i].flags&flagLikelyLate == 0 {
-			best = p.Options[i]
+	// What may well be late is not recommended while something else is there.
+	for _, o := range p.Options {
+		if o.Late <= mayBeLate {
+			best = o
 			break
 		}
 	}
@@ -28,8 +29,11 @@ func (p *Plan) Advice() string {
 	if best.flags&flagLikelyLate != 0 {
 		say("Every option is likely to miss the deadline; this one with %.0f %%.", 100*best.Late)
 	}
-	if best.Late > 0.05 && best.flags&flagLikelyLate == 0 {
+	if best.Late > 0.005 && best.flags&flagLikelyLate == 0 {
 		say("It misses the deadline with %.0f %%.", 100*best.Late)
+	}
+	if first := p.Options[0]; first != best {
+		say("%s comes first, at %s, but misses the deadline with %.0f %%.", capital(first.where()), p.shown(first.Sum.Cost), 100*first.Late)
 	}
 	if other := p.other(best); other != nil {
 		say("%s", p.trade(best, other))
@@ -68,6 +72,10 @@ func (p *Plan) Advice() string {
 	return strings.Join(out, " ")
 }
 
+// mayBeLate is the probability of missing the deadline up to which an option
+// is recommended.
+const mayBeLate = 0.1
+
 // noAdvice says why nothing fits, by the commonest reason.
 func (p *Plan) noAdvice() string {
 	if len(p.Refused) == 0 {
@@ -100,7 +108,7 @@ func (p *Plan) noAdvice() string {
 func (p *Plan) other(best *Option) *Option {
 	for i := range p.Options {
 		o := p.Options[i]
-		if o != best && o.flags&flagLikelyLate == 0 && (o.Offer.GPU != best.Offer.GPU || o.Offer.Provider != best.Offer.Provider) {
+		if o != best && o.Late <= mayBeLate && (o.Offer.GPU != best.Offer.GPU || o.Offer.Provider != best.Offer.Provider) {
 			return o
 		}
 	}

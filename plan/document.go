@@ -33,6 +33,7 @@ type OfferDocument struct {
 	GPUCount     int           `json:"gpu_count"`
 	Terms        offer.Terms   `json:"terms"`
 	PriceHour    *money.Amount `json:"price_hour"`
+	Currency     string        `json:"currency"`
 	Source       string        `json:"source"`
 	AsOf         offer.Date    `json:"as_of"`
 }
@@ -119,7 +120,7 @@ func (p *Plan) Document(top int) Document {
 
 func offerDocument(o *offer.Offer) OfferDocument {
 	d := OfferDocument{ID: o.ID, Provider: o.Provider, Class: o.Class, Region: o.Region, Country: o.Country,
-		InstanceType: o.InstanceType, GPU: o.GPUName(), GPUCount: o.GPUCount, Terms: o.Terms, Source: o.Source, AsOf: o.AsOf}
+		InstanceType: o.InstanceType, GPU: o.GPUName(), GPUCount: o.GPUCount, Terms: o.Terms, Currency: o.Currency, Source: o.Source, AsOf: o.AsOf}
 	if o.Prices.Compute != nil {
 		d.PriceHour = &o.Prices.Compute.Amount
 	}
