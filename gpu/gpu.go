@@ -48,7 +48,6 @@ type Model struct {
 	MIG          []Profile
 	Source       string
 	Checked      string // verified, one source, unverified
-	Note         string
 
 	BenchmarkName string // in tables of measurements; may be empty
 	index         int    // in the table

@@ -42,7 +42,7 @@ var parsed = sync.OnceValue(func() *table {
 			FP16TFLOPS: number("fp16_tflops"), FP32TFLOPS: number("fp32_tflops"), FP8TFLOPS: number("fp8_tflops"),
 			FP4TFLOPS: number("fp4_tflops"), INT8TOPS: number("int8_tops"), Watts: number("watts"),
 			Compute: row("compute"), Year: int(number("year")), Consumer: row("consumer") == "yes",
-			BenchmarkName: row("benchmark_name"), Checked: row("checked"), Source: row("source"), Note: row("note"),
+			BenchmarkName: row("benchmark_name"), Checked: row("checked"), Source: row("source"),
 			index: i, aliases: row("aliases"),
 		}
 		t.models = append(t.models, m)

@@ -419,7 +419,6 @@ type gpuRow struct {
 	MIG          []migRow `json:"mig"`
 	Source       string   `json:"source"`
 	Checked      string   `json:"checked"`
-	Note         string   `json:"note,omitempty"`
 }
 
 type migRow struct {
@@ -439,7 +438,7 @@ func gpuRowOf(m *gpu.Model) gpuRow {
 	r := gpuRow{ID: m.ID, Name: m.Name, Title: m.Title, Vendor: m.Vendor, Family: m.Family, Architecture: m.Architecture, Form: m.Form,
 		MemoryGB: m.MemoryGB, MemoryType: m.MemoryType, BandwidthGBs: figure(m.BandwidthGBs), FP16: figure(m.FP16TFLOPS), FP32: figure(m.FP32TFLOPS),
 		FP8: figure(m.FP8TFLOPS), FP4: figure(m.FP4TFLOPS), INT8: figure(m.INT8TOPS), Watts: figure(m.Watts), Compute: m.Compute, Year: m.Year,
-		Consumer: m.Consumer, MIG: []migRow{}, Source: m.Source, Checked: m.Checked, Note: m.Note}
+		Consumer: m.Consumer, MIG: []migRow{}, Source: m.Source, Checked: m.Checked}
 	for _, p := range m.MIG {
 		r.MIG = append(r.MIG, migRow{p.Name, p.MemoryGB, p.ComputeSlices, p.Max})
 	}
