@@ -376,6 +376,16 @@ func TestHistoryGrows(t *testing.T) {
 		if err := l.Import(im, "a.csv", now, false); err != nil {
 			t.Fatal(err)
 		}
+		if i == 0 { // a crash leaves half a line, which must cost no later price
+			path := filepath.Join(l.dir, "history.tsv")
+			data, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(path, append(data, "rp\t9.9"...), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
 	}
 	offers, err := l.Offers()
 	if err != nil {

@@ -226,7 +226,12 @@ func (l *Local) appendHistory(seen []Observation) error {
 	if err != nil {
 		return fault.Wrap(fault.Internal, err, "the history of prices cannot be written")
 	}
-	_, err = f.WriteString(b.String())
+	// An empty line first: a crash may have cut the last line off, and what is
+	// written next must not become part of it. Readers skip empty lines.
+	_, err = f.WriteString("\n" + b.String())
+	if err == nil {
+		err = f.Sync()
+	}
 	if e := f.Close(); err == nil {
 		err = e
 	}
