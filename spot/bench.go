@@ -67,6 +67,7 @@ func Bench(names []string, cases []Case, histories []Trace, s Settings, progress
 	for _, n := range names {
 		for i, c := range cases {
 			key := pieceKey{n, c.Trace.Probe, c.Job}
+			key.job.Spot = 0 // a place's price may differ from window to window
 			p, ok := at[key]
 			if !ok {
 				p = &piece{name: n, probe: c.Trace.Probe, job: c.Job}
@@ -87,7 +88,7 @@ func Bench(names []string, cases []Case, histories []Trace, s Settings, progress
 			for i := range work {
 				p := pieces[i]
 				r := Result{Policy: p.name, Probe: p.probe, DeadlineH: p.job.Deadline / 3600, RestartH: p.job.Restart / 3600, Runs: len(p.cases)}
-				policy := policyFor(p.name, p.probe, histories)
+				policy := policyFor(p.name, cases[p.cases[0]].Trace, histories)
 				for _, c := range p.cases {
 					r.add(cases[c], policy, s)
 				}
@@ -119,13 +120,19 @@ func Bench(names []string, cases []Case, histories []Trace, s Settings, progress
 	return results, totals, nil
 }
 
-// policyFor makes a policy by name; nil for the optimum.
-func policyFor(name, probe string, histories []Trace) Policy {
+// policyFor makes a policy by name for a trace; nil for the optimum.
+func policyFor(name string, t *Trace, histories []Trace) Policy {
 	switch name {
 	case "optimum":
 		return nil
 	case "destajo":
-		return NewPolicy(slices.DeleteFunc(slices.Clone(histories), func(t Trace) bool { return t.Probe == probe }))
+		var others []Trace
+		for _, h := range histories {
+			if !slices.ContainsFunc(t.zones(), func(z *Trace) bool { return z.Probe == h.Probe }) {
+				others = append(others, h)
+			}
+		}
+		return NewPolicy(others)
 	}
 	p, err := PolicyByName(name)
 	if err != nil {
@@ -152,6 +159,8 @@ func (r *Result) add(c Case, p Policy, s Settings) {
 // Check says what is wrong with a job.
 func (j Job) Check() error {
 	switch {
+	case !(j.Gap > 0):
+		return fault.New(fault.Invalid, "a decision every %v seconds", j.Gap).Hint("give a time above 0")
 	case !(j.Work > 0) || math.IsInf(j.Work, 0):
 		return fault.New(fault.Invalid, "work of %v h", j.Work/3600).Hint("give a time above 0")
 	case !(j.Restart >= 0) || j.Restart > 24*3600:
@@ -203,7 +212,7 @@ func ParseGrid(file string, data []byte) (*Grid, error) {
 }
 
 // Cases lists the runs of a configuration on traces: adrs_single, nsdi, or
-// adrs_multi, whose zones are merged into one place for each scenario.
+// adrs_multi, where a job may use several zones.
 func (g *Grid) Cases(config string, traces []Trace) ([]Case, error) {
 	var c GridConfig
 	switch config {
@@ -231,10 +240,14 @@ func (g *Grid) Cases(config string, traces []Trace) ([]Case, error) {
 		for _, deadline := range numbers(c.DeadlineH) {
 			for _, restart := range numbers(c.ChangeoverH) {
 				for _, id := range ids {
-					if id >= len(g.Starts) || g.Starts[id] >= len(t.Available) {
+					if id < 0 || id >= len(g.Starts) || g.Starts[id] < 0 || g.Starts[id] >= len(t.Available) {
 						return nil, fault.New(fault.Invalid, "window %d is not in trace %s", id, t.ID).Hint("give the traces that the grid was made for")
 					}
-					out = append(out, Case{t, g.Starts[id], c.job(deadline, restart, t.Gap)})
+					job := c.job(deadline, restart, t.Gap)
+					if err := job.Check(); err != nil {
+						return nil, err
+					}
+					out = append(out, Case{t, g.Starts[id], job})
 				}
 			}
 		}
@@ -261,27 +274,34 @@ func numbers(raw json.RawMessage) []float64 {
 	return nil
 }
 
-// multi merges the zones of each scenario's windows: see Merge.
+// multi puts the zones of each scenario's windows together.
 func (g *Grid) multi(traces []Trace) ([]Case, error) {
 	c := g.Multi
 	var out []Case
 	for _, s := range c.Scenarios {
 		for w := range s.Windows {
-			var zones []Trace
+			var zones []*Trace
 			for i := range traces {
 				if traces[i].Window == w && slices.Contains(s.Zones, traces[i].Zone) {
-					zones = append(zones, traces[i])
+					zones = append(zones, &traces[i])
 				}
 			}
 			if len(zones) != len(s.Zones) {
 				return nil, fault.New(fault.Invalid, "window %d of %s has %d of %d zones", w, s.Name, len(zones), len(s.Zones)).Hint("give the traces of the multi-region windows")
 			}
-			t, err := Merge(s.Name, zones)
+			t, err := Together(s.Name, zones)
 			if err != nil {
 				return nil, err
 			}
-			job := c.job(numbers(c.DeadlineH)[0], numbers(c.ChangeoverH)[0], t.Gap)
+			deadlines, changeovers := numbers(c.DeadlineH), numbers(c.ChangeoverH)
+			if len(deadlines) != 1 || len(changeovers) != 1 {
+				return nil, fault.New(fault.Invalid, "adrs_multi has %d deadlines and %d changeovers", len(deadlines), len(changeovers)).Hint("give one of each")
+			}
+			job := c.job(deadlines[0], changeovers[0], t.Gap)
 			job.Spot = cheapestPrice(zones)
+			if err := job.Check(); err != nil {
+				return nil, err
+			}
 			out = append(out, Case{t, 0, job})
 		}
 	}
@@ -291,7 +311,7 @@ func (g *Grid) multi(traces []Trace) ([]Case, error) {
 	return out, nil
 }
 
-func cheapestPrice(zones []Trace) float64 {
+func cheapestPrice(zones []*Trace) float64 {
 	least := math.Inf(1)
 	for i := range zones {
 		least = math.Min(least, zones[i].priceAt(0, math.Inf(1)))
@@ -299,43 +319,19 @@ func cheapestPrice(zones []Trace) float64 {
 	return least
 }
 
-// Merge makes one place of several zones that were sampled together. A job
-// stays in its zone while spot is there; when it goes, the merged place is
-// gone for that tick, so that the move to another zone is a changeover, and
-// comes back in the cheapest zone that has spot. It is what a job meets that
-// follows the zones honestly.
-func Merge(name string, zones []Trace) (*Trace, error) {
+// Together makes one trace of several zones that were sampled together.
+func Together(name string, zones []*Trace) (*Trace, error) {
 	if len(zones) == 0 {
-		return nil, fault.New(fault.Invalid, "no zones to merge").Hint("give at least one trace")
+		return nil, fault.New(fault.Invalid, "no zones").Hint("give at least one trace")
 	}
-	m := &Trace{ID: name, Zone: name, Probe: name, Gap: zones[0].Gap}
-	n := len(zones[0].Available)
+	t := &Trace{ID: name, Zone: name, Probe: name, Gap: zones[0].Gap, Zones: zones, Available: make([]bool, len(zones[0].Available))}
 	for _, z := range zones {
-		if z.Gap != m.Gap || len(z.Available) != n {
+		if z.Gap != t.Gap || len(z.Available) != len(t.Available) {
 			return nil, fault.New(fault.Invalid, "the traces %s and %s differ in gap or length", zones[0].ID, z.ID).Hint("give traces that were sampled together")
 		}
-	}
-	here := -1
-	price := math.NaN()
-	for t := range n {
-		moved := false
-		if here >= 0 && !zones[here].Available[t] {
-			here, moved = -1, true
-		}
-		if here < 0 && !moved {
-			for z := range zones {
-				if zones[z].Available[t] && (here < 0 || zones[z].priceAt(t, 1) < zones[here].priceAt(t, 1)) {
-					here = z
-				}
-			}
-		}
-		m.Available = append(m.Available, here >= 0)
-		if here >= 0 {
-			if p := zones[here].priceAt(t, math.NaN()); p != price && !math.IsNaN(p) {
-				m.Prices = append(m.Prices, PriceChange{t, p})
-				price = p
-			}
+		for i, up := range z.Available {
+			t.Available[i] = t.Available[i] || up
 		}
 	}
-	return m, nil
+	return t, nil
 }

@@ -5,207 +5,155 @@ import (
 	"sync"
 )
 
-// Ours is the policy that the system runs: a Bayesian mixture of regimes, each
-// with its dynamic programme. It learns from other places and from earlier
-// times of the same place, needs no tuning and is never late while on-demand
-// is to be had.
+// Ours is the policy that the system runs: at every tick it takes the mode of
+// the least expected cost, by a dynamic programme over the climate that it
+// learnt. It needs no tuning and is never late while on-demand is to be had.
+// It may be used by several goroutines at once.
 type Ours struct {
-	regimes []Regime
-	shared  *programs
+	climate climate
+	grid    grid
+	mu      sync.Mutex
+	known   map[solved]*program // for simulations
 }
 
-// memory is for how long observations of the place count: half of the weight
-// is gone after so many hours.
-const memory = 36.0
-
-// programs keeps solved programmes: they depend on job and regime alone.
-type programs struct {
-	mu    sync.Mutex
-	known map[programKey]*program
-}
-
-type programKey struct {
+type solved struct {
 	job    Job
-	regime Regime
+	refuge float64
 }
 
-func (s *programs) of(j Job, r *Regime) *program {
-	key := programKey{j, *r}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	p, ok := s.known[key]
-	if !ok {
-		p = newProgram(j, r)
-		s.known[key] = p
-	}
-	return p
-}
-
-// NewPolicy makes our policy from the histories of other places, which may be
-// none: then it starts from regimes between plentiful and rare.
+// NewPolicy makes our policy from the histories of other places and earlier
+// times. They may be none: then it goes by the general climate.
 func NewPolicy(histories []Trace) *Ours {
-	o := &Ours{shared: &programs{known: map[programKey]*program{}}}
-	o.regimes = regimesOf(histories)
-	return o
+	return &Ours{climate: learn(histories, &general), grid: fine(), known: map[solved]*program{}}
 }
 
-// regimesOf makes a regime of each place of the histories, and one of all.
-func regimesOf(histories []Trace) []Regime {
-	var names []string
-	by := map[string]counts{}
-	var all counts
-	for i := range histories {
-		t := &histories[i]
-		if _, ok := by[t.Probe]; !ok {
-			names = append(names, t.Probe)
-		}
-		var c counts
-		c.add(t.Available, t.Gap)
-		by[t.Probe] = by[t.Probe].plus(c)
-		all = all.plus(c)
-	}
-	if len(names) == 0 {
-		return builtin()
-	}
-	shape := generalShape
-	pooled := all.regime("all", shape)
-	var out []Regime
-	for _, n := range names {
-		out = append(out, by[n].regime(n, pooled.Hazard))
-	}
-	return append(out, pooled)
+// newSteady makes our policy for constant rates per hour.
+func newSteady(lost, back float64) *Ours {
+	return &Ours{climate: steady(lost, back), grid: plain(), known: map[solved]*program{}}
 }
 
 // Name is the policy's name.
 func (*Ours) Name() string { return "destajo" }
 
-// Start begins a job, with what was seen of the place before.
-func (o *Ours) Start(j Job, before []bool) Run {
-	r := &oursRun{job: j, belief: newBelief(o.regimes, j.Gap)}
-	for _, up := range before {
-		r.belief.see(up)
-	}
-	if j.Spot < j.OnDemand {
-		for i := range o.regimes {
-			r.programs = append(r.programs, o.shared.of(j, &o.regimes[i]))
+// Start begins a job, with what was seen of its zones before.
+func (o *Ours) Start(j Job, before [][]bool) Run {
+	r := &oursRun{policy: o, job: j, zones: newZoneWatch(&o.climate, j.Gap, len(before))}
+	for i := range len(before[0]) {
+		for z := range before {
+			r.up = append(r.up[:z], before[z][i])
 		}
+		r.zones.see(r.up)
 	}
 	return r
 }
 
+// program solves a job, once.
+func (o *Ours) program(j Job, refuge float64) *program {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	key := solved{j, refuge}
+	p, ok := o.known[key]
+	if !ok {
+		if len(o.known) == 3 { // each takes up to some 100 MB; runs keep their own
+			clear(o.known)
+		}
+		p = newProgram(j, refuge, &o.climate, o.grid, true)
+		o.known[key] = p
+	}
+	return p
+}
+
 // oursRun is our policy on one job.
 type oursRun struct {
-	job      Job
-	programs []*program // none when spot is not cheaper
-	belief   belief
+	policy  *Ours
+	job     Job
+	zones   zoneWatch
+	program *program
+	price   float64 // of spot, that the programme was solved for
+	refuge  float64 // likewise
+	ticks   int     // watched
+	up      []bool
+}
+
+// look takes in what a tick shows of the zones, once.
+func (r *oursRun) look(v View) {
+	if r.ticks > v.Tick {
+		return
+	}
+	r.ticks = v.Tick + 1
+	r.up = r.up[:0]
+	for _, z := range v.Zones {
+		r.up = append(r.up, z.Available)
+	}
+	r.zones.see(r.up)
+}
+
+// choose gives the zone to go to.
+func (r *oursRun) choose(v View) int {
+	r.look(v)
+	to := v.cheapest()
+	v.Available, v.SpotPrice = true, v.Zones[to].Price
+	if len(v.Zones) == 1 || v.SpotPrice >= r.job.OnDemand {
+		return to
+	}
+	r.solve(v.SpotPrice)
+	return r.zones.best(r.program, v)
 }
 
 // Decide gives the mode for a tick.
 func (r *oursRun) Decide(v View) Mode {
-	r.belief.see(v.Available)
-	if len(r.programs) == 0 {
-		return OnDemand
-	}
-	if m, held := net2(r.job, v); held {
+	r.look(v)
+	if m, must := forced(r.job, v); must {
 		return m
 	}
-	cost := r.costs(v)
-	best, least := OnDemand, math.Inf(1)
-	for _, m := range []Mode{Spot, Idle, OnDemand} {
-		if cost[m] < least-1e-6 {
-			best, least = m, cost[m]
-		}
-	}
-	return best
+	r.solve(v.SpotPrice)
+	return cheapest(r.program.choices(v, r.zones.of(v)), v.Mode)
 }
 
-// net2 is the last call: on-demand from the last tick at which it is in time.
-func net2(j Job, v View) (Mode, bool) {
-	if v.Mode == OnDemand {
-		return OnDemand, math.Ceil((v.Remaining+v.Changeover+2*j.Restart)/j.Gap-1e-9)*j.Gap > math.Floor(v.Left/j.Gap+1e-9)*j.Gap && !v.Available
-	}
-	if !lastCall(j, v) {
-		return Idle, false
-	}
-	if v.Mode == Spot && v.Changeover == 0 {
-		return Spot, true
-	}
-	return OnDemand, true
-}
-
-// costs are the expected costs of the next modes under the mixture.
-func (r *oursRun) costs(v View) [3]float64 {
-	var sum [3]float64
-	age := r.belief.age()
-	for i, p := range r.programs {
-		w := r.belief.weights[i]
-		if w < 1e-4 {
-			continue
-		}
-		c := p.choices(v.Tick, v.Available, age, v.Mode, v.Remaining+v.Changeover)
-		for m := range sum {
-			sum[m] += w * c[m]
-		}
-	}
-	return sum
-}
-
-// belief is how likely each regime is, given what was seen, with the age of
-// the present run of availability.
-type belief struct {
-	regimes []Regime
-	gap     float64
-	logs    []float64
-	weights []float64
-	keep    float64 // of the log-likelihood, per sample
-	last    bool
-	run     float64 // seconds of the present run
-	seen    bool
-}
-
-func newBelief(regimes []Regime, gap float64) belief {
-	b := belief{regimes: regimes, gap: gap, logs: make([]float64, len(regimes)), weights: make([]float64, len(regimes)),
-		keep: math.Exp2(-gap / 3600 / memory)}
-	b.weigh()
-	return b
-}
-
-func (b *belief) age() int { return bucket(b.run) }
-
-// see takes in the next sample.
-func (b *belief) see(up bool) {
-	if !b.seen {
-		b.seen, b.last, b.run = true, up, b.gap
+// solve finds the programme to go by. It holds for one price of spot and one
+// chance of refuge: another is taken when they have moved. Both are rounded so
+// that jobs share programmes.
+func (r *oursRun) solve(price float64) {
+	refuge := r.zones.refuge()
+	if r.program != nil && price == r.price && refuge == r.refuge {
 		return
 	}
-	age := b.age()
-	for i := range b.regimes {
-		p := b.regimes[i].change(b.last, age, b.gap)
-		if up == b.last {
-			p = 1 - p
-		}
-		b.logs[i] = b.logs[i]*b.keep + math.Log(math.Max(p, 1e-12))
+	if r.program != nil && math.Abs(math.Log(price/r.price)) < 0.08 && math.Abs(refuge-r.refuge) < 0.2 {
+		return
 	}
-	if up == b.last {
-		b.run += b.gap
-	} else {
-		b.last, b.run = up, b.gap
-	}
-	b.weigh()
+	j := r.job
+	j.Spot *= math.Exp(0.05 * math.Round(math.Log(price/j.Spot)/0.05))
+	r.price, r.refuge = j.Spot, math.Round(refuge*4)/4
+	r.program = r.policy.program(j, r.refuge)
 }
 
-// weigh makes weights of the log-likelihoods.
-func (b *belief) weigh() {
-	top := math.Inf(-1)
-	for _, l := range b.logs {
-		top = math.Max(top, l)
+// forced gives the mode where there is nothing to weigh: spot is not cheaper,
+// or it is the last call. A job that is not on spot goes to on-demand at the
+// last tick from which it is in time; one on spot with no time for another
+// changeover stays until it is preempted.
+func forced(j Job, v View) (Mode, bool) {
+	slack := v.Left - v.Remaining - v.Changeover
+	switch {
+	case v.SpotPrice >= j.OnDemand && v.Mode != Spot:
+		return OnDemand, true
+	case v.Mode == Spot:
+		return Spot, slack < j.Restart-tiny
+	case v.Mode == OnDemand:
+		return OnDemand, slack < 2*j.Restart-tiny
 	}
-	sum := 0.0
-	for i, l := range b.logs {
-		b.weights[i] = math.Exp(l - top)
-		sum += b.weights[i]
+	return OnDemand, slack < j.Restart+min(j.Gap, j.Restart)-tiny
+}
+
+// cheapest is the mode of the least cost. Spot is preferred when it costs as
+// much as waiting but for what the grid leaves: what can be done now is done.
+// It is not left for waiting, which would only cost a changeover later.
+func cheapest(cost [3]float64, now Mode) Mode {
+	best := OnDemand
+	if now != Spot && cost[Idle] <= cost[best]+tiny {
+		best = Idle
 	}
-	for i := range b.weights {
-		b.weights[i] /= sum
+	if cost[Spot] <= cost[best]*(1+1e-4) {
+		best = Spot
 	}
+	return best
 }

@@ -45,25 +45,24 @@ func TestExpectIsBetweenSpotAndOnDemand(t *testing.T) {
 	}
 }
 
-func TestLiveDecisions(t *testing.T) {
+// TestExpectOfAllShapes forecasts short, long, loose and tight jobs: each ends in
+// time, costs no more than on-demand and two changeovers, and no less than spot.
+func TestExpectOfAllShapes(t *testing.T) {
 	t.Parallel()
-	j := Job{Work: 10 * 3600, Deadline: 20 * 3600, Restart: 600, Gap: 600, OnDemand: 3, Spot: 1}
-	p := NewPolicy(nil)
-	for _, c := range []struct {
-		v    View
-		want Mode
-	}{
-		{View{Available: true, Remaining: j.Work, Left: j.Deadline, SpotPrice: 1}, Spot},
-		{View{Available: false, Remaining: j.Work, Left: j.Deadline, SpotPrice: 1}, Idle},
-		{View{Tick: 59, Available: false, Remaining: j.Work, Left: 10.2 * 3600, SpotPrice: 1}, OnDemand},
+	for _, c := range []struct{ work, deadline, restart, lost, back float64 }{ // hours
+		{0.5, 1.5, 0.1, 0.3, 1}, {2, 720, 0.2, 1.5, 0.8}, {300, 400, 0.2, 0.3, 1}, {48, 52, 0, 0.3, 1},
+		{10, 20, 0.1, 0, 1}, {10, 20, 0.1, 20, 0}, {10, 10.4, 0.2, 1.5, 0.8},
 	} {
-		if d := p.Decide(Situation{Job: j, View: c.v}); d.Mode != c.want || d.Reason == "" {
-			t.Errorf("%+v: %s, %s; want %s", c.v, d.Mode, d.Reason, c.want)
+		j := Job{Work: c.work * 3600, Deadline: c.deadline * 3600, Restart: c.restart * 3600, Gap: 300, OnDemand: 3, Spot: 1}
+		f := Expect(j, c.lost, c.back)
+		if most := 3 * (c.work + 3*c.restart + 1); f.EndH > c.deadline || f.Cost > most || f.Cost < c.work-1e-9 || f.CostP10 > f.CostP90 {
+			t.Errorf("%+v: %+v", c, f)
+		}
+		if parts := 3*f.OnDemandH + f.SpotH; math.Abs(parts-f.Cost) > 1e-6*f.Cost {
+			t.Errorf("%+v: the hours cost %v, not %v", c, parts, f.Cost)
 		}
 	}
-	dear := j
-	dear.Spot = 4
-	if d := p.Decide(Situation{Job: dear, View: View{Available: true, Remaining: j.Work, Left: j.Deadline}}); d.Mode != OnDemand {
-		t.Errorf("spot dearer than on-demand: %s", d.Mode)
+	if lost, back := Default(8); lost != 1.5 || back != 0.8 {
+		t.Errorf("%v, %v", lost, back)
 	}
 }

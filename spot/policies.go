@@ -14,8 +14,8 @@ type rule struct {
 	decide func(j Job, v View) Mode
 }
 
-func (r rule) Name() string              { return r.name }
-func (r rule) Start(j Job, _ []bool) Run { return ruleRun{j, r.decide} }
+func (r rule) Name() string                { return r.name }
+func (r rule) Start(j Job, _ [][]bool) Run { return ruleRun{j, r.decide} }
 
 type ruleRun struct {
 	job    Job
@@ -155,7 +155,7 @@ type timeSliced struct{ slices int }
 
 func (timeSliced) Name() string { return "time-sliced" }
 
-func (p timeSliced) Start(j Job, _ []bool) Run {
+func (p timeSliced) Start(j Job, _ [][]bool) Run {
 	return ruleRun{j, safe(func(j Job, v View) Mode {
 		slice := j.Deadline / float64(p.slices)
 		n := int((j.Deadline - v.Left) / slice)

@@ -29,8 +29,11 @@ type Job struct {
 // present and never the trace.
 type View struct {
 	Tick       int
-	Available  bool    // of spot, for the whole tick
-	SpotPrice  float64 // now
+	Available  bool    // of spot, for the whole tick, in any zone; on spot: in the zone of the job
+	SpotPrice  float64 // now, where the job is or would go
+	Zones      []Zone  // of each zone; valid until the decision is made
+	Here       int     // the zone of a job on spot; else -1
+	To         int     // the zone in which spot is or would be; -1 where there is none
 	Mode       Mode    // after a preemption at the border
 	Remaining  float64 // useful seconds left
 	Changeover float64 // seconds of a running changeover left
@@ -38,16 +41,25 @@ type View struct {
 	Lifetime   float64 // seconds that spot stays from now; only for policies that cheat, else 0
 }
 
+// Zone is what is seen of spot in one zone.
+type Zone struct {
+	Available bool
+	Price     float64
+}
+
 // Policy makes the decisions of one job after another.
 type Policy interface {
 	Name() string
-	// Start begins a job. The samples before it, oldest first, are what a
-	// control plane has seen of the place; they may be none.
-	Start(j Job, before []bool) Run
+	// Start begins a job. The samples before it, oldest first for each zone, are
+	// what a control plane has seen of them; they may be none.
+	Start(j Job, before [][]bool) Run
 }
 
 // Run decides for one job, tick by tick.
 type Run interface{ Decide(v View) Mode }
+
+// chooser is a run that chooses the zone to go to; others go to the cheapest.
+type chooser interface{ choose(v View) int }
 
 // Billing says how the last tick is paid.
 type Billing int
@@ -75,40 +87,40 @@ type Settings struct {
 	Billing Billing
 	Guard   bool // on-demand is forced when it would otherwise be too late
 	Keep    bool // the history, for a plot
-	cheats  bool
 }
 
 // Simulate runs one job of a policy on a piece of a trace that begins at a
 // sample. Availability holds for a whole tick, is known when the tick is
 // decided, and a preemption happens at its border; work done until then is
-// kept. Beyond the end of the trace there is no spot.
+// kept. Beyond the end of the trace there is no spot. With several zones a job
+// that goes to spot goes to one of them and stays there; what is taken from it
+// costs a changeover wherever it goes on.
 func Simulate(t *Trace, start int, j Job, p Policy, s Settings) Outcome {
-	_, s.cheats = p.(cheater)
-	run := p.Start(j, t.Available[:start])
+	_, cheats := p.(cheater)
+	zones := t.zones()
+	before := make([][]bool, len(zones))
+	for z := range zones {
+		before[z] = zones[z].Available[:min(start, len(zones[z].Available))]
+	}
+	run := p.Start(j, before)
+	picks, _ := run.(chooser)
 	var o Outcome
-	rem, oh, mode := j.Work, 0.0, Idle
+	rem, oh, mode, here := j.Work, 0.0, Idle, -1
+	price := j.Spot // of the tick before
+	seen := make([]Zone, len(zones))
 	limit := int(math.Ceil(j.Deadline/j.Gap))*3 + 1000
-	price := j.Spot
 	for tick := 0; ; tick++ {
 		if tick > 0 { // (a) account for the tick before
-			x := 0.0
+			done, x := false, 0.0
 			if mode != Idle {
 				x = math.Min(j.Gap, oh)
 				oh -= x
-			}
-			work := j.Gap - x
-			done := mode != Idle && work >= rem
-			paid := j.Gap
-			if done && s.Billing == BySecond {
-				paid = x + rem
-			}
-			switch mode {
-			case Spot:
-				o.Cost += price * paid / 3600
-				o.SpotH += paid / 3600
-			case OnDemand:
-				o.Cost += j.OnDemand * paid / 3600
-				o.OnDemandH += paid / 3600
+				done = j.Gap-x >= rem
+				paid := j.Gap
+				if done && s.Billing == BySecond {
+					paid = x + rem
+				}
+				o.pay(mode, price, j.OnDemand, paid/3600)
 			}
 			if done {
 				o.End = float64(tick-1)*j.Gap + x + rem
@@ -116,7 +128,7 @@ func Simulate(t *Trace, start int, j Job, p Policy, s Settings) Outcome {
 				return o
 			}
 			if mode != Idle {
-				rem -= work
+				rem -= j.Gap - x
 			}
 		}
 		if tick > limit { // a policy that never ends
@@ -124,23 +136,29 @@ func Simulate(t *Trace, start int, j Job, p Policy, s Settings) Outcome {
 			return o
 		}
 		at := start + tick
-		up := at < len(t.Available) && t.Available[at]
-		price = j.Spot
-		if at < len(t.Available) {
-			price = t.priceAt(at, j.Spot)
+		if mode == Spot && !zones[here].upAt(at) { // (b)
+			mode, oh, here = Idle, 0, -1
 		}
-		if mode == Spot && !up { // (b)
-			mode, oh = Idle, 0
+		v := View{Tick: tick, Mode: mode, Remaining: rem, Changeover: oh, Left: j.Deadline - float64(tick)*j.Gap, Here: here, Zones: seen}
+		for z, place := range zones {
+			v.Zones[z] = Zone{place.upAt(at), place.priceAt(at, j.Spot)}
 		}
-		v := View{Tick: tick, Available: up, SpotPrice: price, Mode: mode, Remaining: rem, Changeover: oh, Left: j.Deadline - float64(tick)*j.Gap}
-		if s.cheats {
-			v.Lifetime = lifetime(t, at) * j.Gap
+		to := v.Here
+		if to < 0 {
+			to = v.cheapest()
+			if picks != nil && to >= 0 {
+				to = picks.choose(v)
+			}
+		}
+		v.To, v.Available, v.SpotPrice = to, to >= 0, v.price(to)
+		if cheats && to >= 0 {
+			v.Lifetime = lifetime(zones[to], at) * j.Gap
 		}
 		next := run.Decide(v) // (c)
 		if s.Guard {
 			next = guard(j, v, next)
 		}
-		if next == Spot && !up { // (d)
+		if next == Spot && !v.Available { // (d)
 			next = Idle
 		}
 		if next != mode && next != Idle { // (e)
@@ -150,12 +168,49 @@ func Simulate(t *Trace, start int, j Job, p Policy, s Settings) Outcome {
 		if next == Idle {
 			oh = 0
 		}
-		mode = next
+		mode, price, here = next, v.SpotPrice, -1
+		if mode == Spot {
+			here = to
+		}
 		if s.Keep {
 			o.Modes = append(o.Modes, mode)
 			o.Progress = append(o.Progress, j.Work-rem)
 		}
 	}
+}
+
+// cheapest is the available zone with the least price, -1 for none.
+func (v *View) cheapest() int {
+	best := -1
+	for z, zone := range v.Zones {
+		if zone.Available && (best < 0 || zone.Price < v.Zones[best].Price) {
+			best = z
+		}
+	}
+	return best
+}
+
+// price is that of a zone, or the least of all for no zone.
+func (v *View) price(to int) float64 {
+	if to >= 0 {
+		return v.Zones[to].Price
+	}
+	least := math.Inf(1)
+	for _, z := range v.Zones {
+		least = math.Min(least, z.Price)
+	}
+	return least
+}
+
+// pay adds the cost of hours on a mode.
+func (o *Outcome) pay(m Mode, spot, onDemand, hours float64) {
+	if m == Spot {
+		o.Cost += spot * hours
+		o.SpotH += hours
+		return
+	}
+	o.Cost += onDemand * hours
+	o.OnDemandH += hours
 }
 
 // lifetime is for how many ticks spot stays from a sample on.

@@ -3,6 +3,7 @@ package spot
 import (
 	"math"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -12,7 +13,7 @@ import (
 )
 
 // collected reads a file of the collected traces, or skips.
-func collected(t *testing.T, name string) []byte {
+func collected(t testing.TB, name string) []byte {
 	t.Helper()
 	data, err := os.ReadFile("../../shared/data/spot/" + name)
 	if err != nil {
@@ -21,7 +22,7 @@ func collected(t *testing.T, name string) []byte {
 	return data
 }
 
-func adrs(t *testing.T) ([]Trace, []Case) {
+func adrs(t testing.TB) ([]Trace, []Case) {
 	t.Helper()
 	traces, err := ParseTraces("t", collected(t, "aws2022_availability.jsonl"))
 	if err != nil {
@@ -61,21 +62,79 @@ func TestPublishedFigures(t *testing.T) {
 	}
 }
 
-// TestOursOnAThinnedGrid holds our policy to its gate on every tenth run.
-func TestOursOnAThinnedGrid(t *testing.T) {
-	t.Parallel()
-	traces, all := adrs(t)
-	var cases []Case
-	for i := 0; i < len(all); i += 10 {
-		cases = append(cases, all[i])
+// every takes one case in n.
+func every(n int, cases []Case) []Case {
+	var out []Case
+	for i := n / 2; i < len(cases); i += n {
+		out = append(out, cases[i])
 	}
-	_, totals, err := Bench([]string{"destajo", "evolved-stay", "up", "optimum"}, cases, traces, Settings{}, nil)
+	return out
+}
+
+// TestOursBeatsThePublished holds our policy to its gates on thinned grids:
+// below every published policy, above the optimum, never late.
+func TestOursBeatsThePublished(t *testing.T) {
+	t.Parallel()
+	traces, short := adrs(t)
+	g, err := ParseGrid("g", collected(t, "benchmark_grid.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	ours, best, optimum := totals["destajo"], totals["evolved-stay"], totals["optimum"]
-	if ours.Late != 0 || ours.MeanCost > best.MeanCost || ours.MeanCost < optimum.MeanCost {
-		t.Errorf("ours %+v, best published %+v, optimum %+v", ours, best, optimum)
+	long, err := g.Cases("nsdi", traces)
+	if err != nil {
+		t.Fatal(err)
+	}
+	zones, err := ParseTraces("t", collected(t, "adrs_multi_windows.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	several, err := g.Cases("adrs_multi", zones)
+	if err != nil {
+		t.Fatal(err)
+	}
+	later, err := ParseTraces("t", collected(t, "aws2022_availability_validation.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var days []Case
+	for i := range later {
+		for start := 0; start+421 <= len(later[i].Available); start += 72 {
+			for _, deadline := range []float64{52, 70} {
+				for _, restart := range []float64{0.05, 0.2} {
+					days = append(days, Case{&later[i], start, Job{Work: 48 * 3600, Deadline: deadline * 3600, Restart: restart * 3600, Gap: 600, OnDemand: 3.06, Spot: 0.9731}})
+				}
+			}
+		}
+	}
+	for name, cases := range map[string][]Case{"A": every(6, short), "B": every(60, long), "later days": days, "several zones": several} {
+		results, totals, err := Bench([]string{"destajo", "evolved-slack", "evolved-stay", "up", "greedy", "optimum"}, cases, traces, Settings{Guard: true}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ours := totals["destajo"]
+		for _, other := range []string{"evolved-slack", "evolved-stay", "up", "greedy"} {
+			if ours.MeanCost >= totals[other].MeanCost {
+				t.Errorf("%s: ours costs %.2f, %s %.2f", name, ours.MeanCost, other, totals[other].MeanCost)
+			}
+		}
+		if best := totals["optimum"].MeanCost; ours.Late > 0 || ours.MeanCost < best {
+			t.Errorf("%s: %+v, optimum %.2f", name, ours, best)
+		}
+		if name != "several zones" {
+			continue
+		}
+		if seen := slices.IndexFunc(results, func(r Result) bool { return r.Probe == "all_9_regions" && r.Runs == 2 }); seen < 0 {
+			t.Errorf("the runs of a scenario are not in one row: %+v", results)
+		}
+	}
+}
+
+func BenchmarkOursOnA(b *testing.B) {
+	traces, cases := adrs(b)
+	for b.Loop() { // 1080 runs
+		if _, _, err := Bench([]string{"destajo"}, cases, traces, Settings{}, nil); err != nil {
+			b.Fatal(err)
+		}
 	}
 }
 
@@ -93,7 +152,7 @@ func drawTrace(t *rapid.T, n int) *Trace {
 }
 
 func drawJob(t *rapid.T) Job {
-	j := Job{Gap: 600, OnDemand: 3, Spot: rapid.SampledFrom([]float64{0.5, 1, 2.9, 3, 5}).Draw(t, "spot")}
+	j := Job{Gap: rapid.SampledFrom([]float64{600, 200, 60}).Draw(t, "gap"), OnDemand: 3, Spot: rapid.SampledFrom([]float64{0.5, 1, 2.9, 3, 5}).Draw(t, "spot")}
 	j.Work = 600 * float64(rapid.IntRange(1, 60).Draw(t, "work"))
 	j.Restart = 60 * float64(rapid.IntRange(0, 30).Draw(t, "restart"))
 	j.Deadline = j.Work + 2*j.Restart + 600*float64(rapid.IntRange(2, 40).Draw(t, "slack"))
@@ -158,8 +217,8 @@ func TestOptimumAgainstEveryWay(t *testing.T) {
 
 type script []Mode
 
-func (script) Name() string            { return "script" }
-func (s script) Start(Job, []bool) Run { return s }
+func (script) Name() string              { return "script" }
+func (s script) Start(Job, [][]bool) Run { return s }
 func (s script) Decide(v View) Mode {
 	if v.Tick < len(s) {
 		return s[v.Tick]
@@ -174,9 +233,10 @@ func TestBadTraces(t *testing.T) {
 		"{":                                    "no JSON line",
 		`{"id":"a","gap_s":600,"avail":"10x"}`: "sample 2",
 		`{"id":"a","gap_s":0,"avail":"10"}`:    "a gap of 0",
-		`{"id":"a","gap_s":600,"n":5,"avail":"1"}`:                      "n says 5",
-		`{"id":"a","gap_s":600}`:                                        "neither avail nor count",
-		`{"id":"a","gap_s":600,"avail":"1","spot_price_usd_h":[[0,0]]}`: "a spot price of 0",
+		`{"id":"a","gap_s":600,"n":5,"avail":"1"}`:                            "n says 5",
+		`{"id":"a","gap_s":600}`:                                              "neither avail nor count",
+		`{"id":"a","gap_s":600,"avail":"1","spot_price_usd_h":[[0,0]]}`:       "a spot price of 0",
+		`{"id":"a","gap_s":600,"avail":"1","spot_price_usd_h":[[5,1],[3,1]]}`: "out of order",
 	} {
 		_, err := ParseTraces("t.jsonl", []byte(text))
 		if fault.KindOf(err) != fault.Invalid || !strings.Contains(err.Error(), want) || fault.HintOf(err) == "" {
@@ -185,7 +245,7 @@ func TestBadTraces(t *testing.T) {
 	}
 	good := Job{Work: 3600, Deadline: 7200, Gap: 600, OnDemand: 3, Spot: 1}
 	for _, bad := range []func(*Job){
-		func(j *Job) { j.Deadline = 1800 }, func(j *Job) { j.Spot = 0 }, func(j *Job) { j.OnDemand = -1 }, func(j *Job) { j.Work = 0 }, func(j *Job) { j.Restart = -1 },
+		func(j *Job) { j.Deadline = 1800 }, func(j *Job) { j.Spot = 0 }, func(j *Job) { j.OnDemand = -1 }, func(j *Job) { j.Work = 0 }, func(j *Job) { j.Restart = -1 }, func(j *Job) { j.Gap = 0 },
 	} {
 		j := good
 		bad(&j)
@@ -198,9 +258,19 @@ func TestBadTraces(t *testing.T) {
 	}
 }
 
-func BenchmarkDecide(b *testing.B) {
-	j := Job{Work: 48 * 3600, Deadline: 60 * 3600, Restart: 720, Gap: 600, OnDemand: 3.06, Spot: 0.97}
-	for b.Loop() { // a live decision solves its programmes anew
-		NewPolicy(nil).Start(j, nil).Decide(View{Available: true, Remaining: j.Work, Left: j.Deadline, SpotPrice: j.Spot})
+func FuzzParseTraces(f *testing.F) {
+	for _, seed := range []string{`{"id":"a/b_v100_1@5","zone":"b","gap_s":600,"n":4,"avail":"1101","spot_price_usd_h":[[0,1],[2,0.5]]}`, `{"gap_s":300,"nodes":4,"count":[4,3,4]}`, "{", `{"gap_s":-1,"avail":"1"}`} {
+		f.Add([]byte(seed))
 	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		traces, err := ParseTraces("t", data)
+		if (err == nil) != (len(traces) > 0) {
+			t.Fatalf("%d traces, %v", len(traces), err)
+		}
+		for i := range traces {
+			if len(traces[i].Available) == 0 || !(traces[i].Gap > 0) || !(traces[i].priceAt(0, 1) > 0) {
+				t.Fatalf("%+v", traces[i])
+			}
+		}
+	})
 }

@@ -24,6 +24,7 @@ type Trace struct {
 	Available []bool
 	Prices    []PriceChange // of spot, per hour; empty: none known
 	Window    int           // of aligned windows over several zones; else 0
+	Zones     []*Trace      // of places that were sampled together: see Together
 }
 
 // PriceChange is the spot price from a sample on.
@@ -91,6 +92,9 @@ func ParseTraces(file string, data []byte) ([]Trace, error) {
 			if !(p[1] > 0) {
 				return nil, bad("a spot price of %v", p[1])
 			}
+			if n := len(t.Prices); p[0] < 0 || n > 0 && int(p[0]) <= t.Prices[n-1].Sample {
+				return nil, bad("a change of the spot price at sample %v, out of order", p[0])
+			}
 			t.Prices = append(t.Prices, PriceChange{int(p[0]), p[1]})
 		}
 		t.Probe = probeOf(l)
@@ -114,6 +118,16 @@ func probeOf(l traceLine) string {
 	}
 	return p
 }
+
+// zones are the places that a job may use.
+func (t *Trace) zones() []*Trace {
+	if t.Zones == nil {
+		return []*Trace{t}
+	}
+	return t.Zones
+}
+
+func (t *Trace) upAt(sample int) bool { return sample < len(t.Available) && t.Available[sample] }
 
 // priceAt is the spot price at a sample, or the given one when none is known.
 func (t *Trace) priceAt(sample int, other float64) float64 {
