@@ -17,7 +17,6 @@ import (
 // What is taken when neither job nor offer says.
 const (
 	assumedStartup  = 5.0 / 60 // hours from request to running
-	assumedMbps     = 1000.0
 	assumedWrite    = 1.0 / 60 // hours to write a checkpoint
 	assumedRecovery = 1.0      // recoveries per waiting hour, notes of the 2022-23 spot probes
 	assumedLambda   = 0.3      // interruptions per running hour of one machine, the same source
@@ -312,6 +311,9 @@ func (r *ranker) host(o *offer.Offer, opt *Option) Refusal {
 		r.stale, r.days = o.Stale(r.in.Now)
 	}
 	stale, days := r.stale, r.days
+	if o.Billing.StoppedFull && r.job.Data.Keep > 0 {
+		opt.flags |= flagStoppedFull
+	}
 	switch {
 	case days < 0 && o.AsOf == "":
 		opt.flags |= flagNoDate
@@ -346,7 +348,11 @@ func (r *ranker) convert(o *offer.Offer, a money.Amount) (money.Amount, error) {
 	if from == "" {
 		from = "USD"
 	}
-	return r.in.Exchange.Convert(a, from, r.currency)
+	converted, err := r.in.Exchange.Convert(a, from, r.currency)
+	if err != nil {
+		return 0, fault.Wrap(fault.Invalid, err, "offer %s", o.ID).Hint("%s", fault.HintOf(err))
+	}
+	return converted, nil
 }
 
 // meter sets up the sums of the job on one offer.
@@ -570,6 +576,9 @@ func (r *ranker) sum(o *offer.Offer, opt *Option, m *meter) (Refusal, error) {
 	}
 	if d := r.job.Limits.Duration; d != nil && opt.Sum.Running > d.Hours()*(1+1e-9) {
 		return Refusal{Kind: RefusedDuration, need: opt.Sum.Running, have: d.Hours()}, nil
+	}
+	if r.limits.hasCost && opt.Cautions() {
+		opt.flags |= flagUncheckedLimit
 	}
 	if r.limits.hasCost && opt.Sum.Cost > r.limits.cost {
 		return Refusal{Kind: RefusedBudget, ask: opt.Sum.Cost, limit: r.limits.cost}, nil

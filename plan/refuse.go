@@ -110,7 +110,7 @@ const (
 	flagSpareGPUs
 	flagTight
 	flagStoppedFull
-	flagEstimatedPrice
+	flagUncheckedLimit
 	flagArray
 	numFlags = iota
 )
@@ -120,7 +120,7 @@ var notes = [numFlags]string{
 	1:  "the price has no date",
 	2:  "interruption rate assumed, not measured",
 	3:  "start-up time assumed",
-	4:  "download speed assumed (1 Gbit/s)",
+	4:  "download speed assumed (70 % of 1 Gbit/s)",
 	5:  "time to write a checkpoint assumed (1 minute)",
 	6:  "price of the disk unknown: not in the cost",
 	7:  "price of the kept disk unknown: not in the cost",
@@ -134,9 +134,10 @@ var notes = [numFlags]string{
 	15: "marketplace host: its owner can reach your data",
 	16: "seller not verified",
 	17: "the kept disk costs more than the computing",
+	18: "the upper end of the cost is open: interruptions may make it explode",
 	20: "memory is tight",
 	21: "a stopped machine is billed in full: end it",
-	22: "price derived, not quoted",
+	22: "limits.cost not checked in full: a part of the cost is unknown",
 }
 
 // Warnings gives what a reader must know about the option, in words.

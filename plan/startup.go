@@ -1,17 +1,11 @@
 package plan
 
 import (
-	"github.com/destajo/destajo/offer"
-)
+	"strings"
 
-// Speeds of a start, as measured by others: a host reaches 70 % of its line
-// rate, an image is about twice as large when unpacked and unpacks at
-// 0.25 GB/s, weights load from disk at 1 GB/s.
-const (
-	lineShare    = 0.7
-	unpackGBs    = 0.25
-	unpackGrowth = 2.0
-	loadGBs      = 1.0
+	"github.com/destajo/destajo/job"
+	"github.com/destajo/destajo/offer"
+	"github.com/destajo/destajo/plan/estimate"
 )
 
 // startup sets S and Sb of a meter: the hours from the request to useful
@@ -39,16 +33,12 @@ func (r *ranker) startup(o *offer.Offer, opt *Option, m *meter) {
 	if r.job.Image != "" {
 		image = assumedImageGB
 	}
-	load := image + opt.Work.WeightsGB + r.job.Data.Download.GB()
-	fetch := 0.0
-	if load > 0 {
-		mbps := o.DownloadMbps.Or(assumedMbps)
-		if !o.DownloadMbps.Known {
-			opt.flags |= flagAssumedNetwork
-		}
-		seconds := load*8000/(mbps*lineShare) + image*unpackGrowth/unpackGBs + opt.Work.WeightsGB/loadGBs
-		fetch = seconds / 3600
+	start := estimate.Start{ImageGB: image, WeightsGB: opt.Work.WeightsGB, DataGB: r.job.Data.Download.GB(),
+		DownloadMbps: o.DownloadMbps.Or(0), Compiles: compiles(r.job.Work)}
+	if image+start.WeightsGB+start.DataGB > 0 && !o.DownloadMbps.Known {
+		opt.flags |= flagAssumedNetwork
 	}
+	fetch := start.AfterBoot() / 3600
 	m.startup = boot + fetch
 	switch o.Billing.Starts {
 	case offer.AtJob:
@@ -62,4 +52,12 @@ func (r *ranker) startup(o *offer.Offer, opt *Option, m *meter) {
 	default:
 		m.billed = m.startup
 	}
+}
+
+// compiles says whether the engine of the work compiles before it serves.
+func compiles(w *job.Work) bool {
+	if g := w.Generate; g != nil {
+		return strings.HasPrefix(strings.ToLower(g.Engine), "vllm")
+	}
+	return false
 }

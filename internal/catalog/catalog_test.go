@@ -362,6 +362,12 @@ func TestImportGateKeepsTheLastGoodOne(t *testing.T) {
 	if err := importText(t, l, 5, "x", "a.csv", false); err != nil {
 		t.Errorf("an import that loses 17 %%: %v", err)
 	}
+	if err := importText(t, l, 5, "y", "a.csv", true); err != nil {
+		t.Error(err)
+	}
+	if n := count(); n != 0 {
+		t.Errorf("%d offers of a provider that a forced import took away", n)
+	}
 }
 
 func TestHistoryGrows(t *testing.T) {
@@ -408,6 +414,31 @@ func TestHistoryGrows(t *testing.T) {
 	want := []string{"2026-06-01 2.99", "2026-07-01 3.49", "2026-08-01 3.49", "2026-09-01 3.99"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// TestKnownMoves finds the price moves that are known in the embedded history.
+func TestKnownMoves(t *testing.T) {
+	t.Parallel()
+	offers, err := Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := OpenLocal(t.TempDir()).History(offers)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	for _, o := range all {
+		got[o.ID] += o.Price.String() + " "
+	}
+	for id, want := range map[string]string{
+		"runpod/secure/h100-sxmx1/on-demand":                   "2.99 3.49 3.99 ",
+		"aws/us-east-1/p4d.24xlarge/a100-sxm-40gbx8/on-demand": "32.77 21.957642 ",
+	} {
+		if !strings.HasSuffix(got[id], want) {
+			t.Errorf("%s moved %s; want %s", id, got[id], want)
+		}
 	}
 }
 

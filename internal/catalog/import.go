@@ -345,6 +345,9 @@ func (im *importer) identify(o *offer.Offer, e entry) bool {
 	return false
 }
 
+// zoneNumber is what follows the region in the name of a zone.
+var zoneNumber = regexp.MustCompile(`-[0-9]+$`)
+
 var versioned = regexp.MustCompile(`(-v[0-9]+|-sample|-vms|_vms)+$`)
 
 // fileProvider is the provider that a SkyPilot file is named for.
@@ -392,6 +395,12 @@ func (im *importer) skypilot() {
 		if !job.IsCountry(e.country) {
 			e.country = ""
 		}
+	}
+	if id == "runpod" && job.IsCountry(e.region) {
+		e.country = e.region // its regions are countries
+	}
+	if e.region == "" && id == "ibm" {
+		e.region = zoneNumber.ReplaceAllString(e.zone, "")
 	}
 	if id == "vast" {
 		e.class = offer.Marketplace

@@ -122,6 +122,10 @@ func (l *Local) Import(im *Imported, source string, now time.Time, force bool) e
 			return err
 		}
 	}
+	// A forced import that no longer has a provider takes its offers away.
+	feeds = slices.DeleteFunc(feeds, func(f feed) bool {
+		return f.Format == im.Format && f.Source == filepath.Base(source) && by[f.Provider] == nil
+	})
 	if err := os.MkdirAll(l.dir, 0o755); err != nil {
 		return fault.Wrap(fault.Internal, err, "the catalogue's folder cannot be made")
 	}

@@ -191,7 +191,9 @@ func (a *app) listOffers(args []string, o offerOptions) error {
 		}
 		date := string(x.AsOf)
 		if old, _ := x.Stale(now); old {
-			date += "!"
+			if a.tabular() {
+				date += "!"
+			}
 			stale++
 		}
 		row := []string{each, machine, counted(x, 1), x.Provider, x.InstanceType, x.Region, x.Country, string(x.Terms), date}

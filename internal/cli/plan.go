@@ -165,10 +165,14 @@ func (a *app) planTable(p *plan.Plan, o planOptions) listing {
 			break
 		}
 		marks := ""
-		if g.Pareto {
+		if g.Pareto && a.tabular() {
 			marks = "*"
 		}
 		for _, w := range g.Warnings() {
+			if !a.tabular() { // rows for programs carry the words
+				marks = strings.TrimPrefix(marks+"; "+w, "; ")
+				continue
+			}
 			k, ok := letters[w]
 			if !ok && len(letters) < 26 {
 				k = string(rune('a' + len(letters)))
@@ -182,7 +186,7 @@ func (a *app) planTable(p *plan.Plan, o planOptions) listing {
 			region += fmt.Sprintf(" +%d", g.more)
 		}
 		cost := g.Sum.Cost.Fixed(2)
-		if g.Cautions() {
+		if g.Cautions() && a.tabular() {
 			cost += "+?"
 		}
 		l.rows = append(l.rows, []string{strconv.Itoa(i + 1), cost, clock(g.Sum.Wall), g.Price.Fixed(2), counted(g.Offer, g.Nodes), g.Offer.Provider, region,

@@ -27,6 +27,13 @@ const (
 	compileTime  = 200
 )
 
+// AfterBoot is the time from a running machine to useful work, in seconds.
+func (s Start) AfterBoot() float64 {
+	s.BootSeconds = 1 // any; it is left out again
+	_, sum := s.Seconds()
+	return sum - s.BootSeconds
+}
+
 // Seconds gives the time of a start in parts: boot, download, unpack, load and
 // compile, and their sum.
 func (s Start) Seconds() (parts []Term, sum float64) {

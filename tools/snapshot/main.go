@@ -98,9 +98,15 @@ func run(root string) error {
 			if _, ok := catalog.CardOf(o.Provider); !ok {
 				continue
 			}
+			if o.Provider == "runpod" && o.Terms == offer.OnDemand && (o.InstanceType == "" || o.InstanceType == "pods") {
+				// The lists of August and October name the secure cloud's price thus.
+				o.InstanceType, o.Verified = "secure", offer.Some(true)
+				o.ID = o.DeriveID()
+			}
 			byID[o.ID] = append(byID[o.ID], o)
 		}
 	}
+	settle(byID)
 	spot, err := awsSpot(root, byID)
 	if err != nil {
 		return err
@@ -108,6 +114,7 @@ func run(root string) error {
 	for _, o := range spot {
 		byID[o.ID] = append(byID[o.ID], o)
 	}
+	settle(byID) // the spot offers that were just derived are homes too
 	var offers []*offer.Offer
 	var history [][]string
 	for _, all := range byID {
@@ -148,6 +155,33 @@ func run(root string) error {
 		return err
 	}
 	return write("internal/catalog/history.tsv", []string{"id", "price_hour", "as_of", "source"}, history)
+}
+
+// home is the region for which lists without regions quote a large cloud.
+var home = map[string]string{"aws": "us-east-1", "azure": "eastus", "gcp": "us-central1"}
+
+// settle gives an offer of a large cloud without a region the id of the same
+// machine in the home region, where there is one: it is an earlier price of it.
+func settle(byID map[string][]*offer.Offer) {
+	for id, all := range byID {
+		o := all[0]
+		region, ok := home[o.Provider]
+		if !ok || o.Region != "" {
+			continue
+		}
+		at := *o
+		at.Region = region
+		there := at.DeriveID()
+		if len(byID[there]) == 0 {
+			continue
+		}
+		for _, old := range all {
+			old.ID, old.Region = there, region
+			old.Source += " (region not stated)"
+			byID[there] = append(byID[there], old)
+		}
+		delete(byID, id)
+	}
 }
 
 // awsSpot derives spot offers of AWS from the on-demand prices and the savings
