@@ -45,6 +45,8 @@ fuzz: ## fuzz every parser for a short time
 	go test -run=xxx -fuzz=FuzzParse -fuzztime=20s ./job
 	go test -run=xxx -fuzz=FuzzParseRequest -fuzztime=20s ./gpu
 	go test -run=xxx -fuzz=FuzzRead -fuzztime=20s ./internal/catalog
+	go test -run=xxx -fuzz=FuzzRead -fuzztime=20s ./internal/gguf
+	go test -run=xxx -fuzz=FuzzParseRows -fuzztime=20s ./plan/estimate
 
 .PHONY: bench
 bench: ## run the benchmarks of the planner and the importers

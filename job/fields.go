@@ -4,6 +4,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/destajo/destajo/fault"
 	"github.com/destajo/destajo/gpu"
@@ -38,7 +39,15 @@ func (s *Spec) fields(d *decoder) []field {
 		{"secrets", "Names of secrets that the job gets as environment variables.", listSchema(textSchema), d.textsInto(&s.Secrets)},
 		{"labels", "Words to find and account jobs by.", mapSchema(textSchema), d.textMapInto(&s.Labels, false)},
 		{"workdir", "Folder that is sent along.", textSchema, d.textInto(&s.Workdir)},
+		{"mounts", "Local files and folders that are sent along beside the workdir.", listSchema(objectSchema(func(d *decoder) []field { return mountFields(d, &Mount{}) })), d.mountsInto(&s.Mounts)},
+		{"setup", "Command that runs once on a machine before run.", textSchema, d.textInto(&s.Setup)},
 		{"run", "Command, in a shell.", textSchema, d.textInto(&s.Run)},
+		{"ports", "Ports of the job that can be forwarded; the first is where a service answers.", listSchema(integerSchema), d.portsInto(&s.Ports)},
+		{"health", "How one knows that a service answers.", objectSchema(func(d *decoder) []field { return healthFields(d, &Health{}) }), func(n node) {
+			s.Health = &Health{Every: 10 * time.Second, Start: 5 * time.Minute}
+			d.object(n, healthFields(d, s.Health))
+		}},
+		{"restart", "When a service that ended starts again.", enumSchema("always", "failure", "never"), func(n node) { s.Restart, _ = d.word(n, []string{"always", "failure", "never"}) }},
 		{"outputs", "Files and folders that are brought back.", listSchema(textSchema), d.textsInto(&s.Outputs)},
 		{"resources", "What one machine must have.", objectSchema(func(d *decoder) []field { return resourceFields(d, &Resources{}) }), func(n node) { d.object(n, resourceFields(d, &s.Resources)) }},
 		{"work", "How much there is to do, in exactly one form. Needed to plan.", objectSchema(func(d *decoder) []field { return workFields(d, &Work{}) }), func(n node) { d.work(n, s) }},
@@ -51,6 +60,22 @@ func (s *Spec) fields(d *decoder) []field {
 		{"after", "Names of jobs that must have ended well before.", listSchema(textSchema), d.textsInto(&s.After)},
 		{"priority", "Higher runs earlier: -1000 to 1000.", integerSchema, d.wholeInto(&s.Priority, -1000, 1000)},
 		{"retries", "How often a failed job is tried again.", integerSchema, d.wholeInto(&s.Retries, 0, 1000)},
+	}
+}
+
+func mountFields(d *decoder, m *Mount) []field {
+	return []field{
+		{"from", "Local file or folder.", textSchema, d.textInto(&m.From)},
+		{"to", "Where it lies for the job.", textSchema, d.textInto(&m.To)},
+	}
+}
+
+func healthFields(d *decoder, h *Health) []field {
+	return []field{
+		{"port", "Port; the first of ports unless said.", integerSchema, d.wholeInto(&h.Port, 1, 65535)},
+		{"path", "Path of an HTTP GET; without it the port must take connections.", textSchema, d.textInto(&h.Path)},
+		{"every", "Time between two checks.", durationSchema, d.spanInto(&h.Every)},
+		{"start", "Grace from its start until it must answer.", durationSchema, d.spanInto(&h.Start)},
 	}
 }
 
@@ -384,6 +409,16 @@ func (d *decoder) complete(root node, s *Spec) {
 		s.Kind = Task
 		if s.Work != nil && s.Work.Traffic != nil {
 			s.Kind = Service
+		}
+	}
+	if (s.Health != nil || s.Restart != "") && s.Kind != Service {
+		d.fail(root, "health and restart are for a service, and this is a %s", s.Kind).Hint("write kind: service, or remove them")
+	}
+	if h := s.Health; h != nil && h.Port == 0 {
+		if len(s.Ports) > 0 {
+			h.Port = s.Ports[0]
+		} else {
+			d.fail(root, "health does not say which port to ask").Hint("add ports: [8000], or health: {port: 8000}")
 		}
 	}
 	for _, p := range s.Place.Providers {

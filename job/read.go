@@ -538,3 +538,46 @@ func (d *decoder) modelInto(m *Model) func(node) {
 		}
 	}
 }
+
+// spanInto reads a time above zero.
+func (d *decoder) spanInto(into *time.Duration) func(node) {
+	return func(n node) {
+		if t, ok := d.duration(n, false); ok {
+			*into = t
+		}
+	}
+}
+
+// mountsInto reads a list of local files with the places where they lie.
+func (d *decoder) mountsInto(into *[]Mount) func(node) {
+	return func(n node) {
+		for _, item := range d.items(n) {
+			var m Mount
+			before := len(d.faults)
+			d.object(item, mountFields(d, &m))
+			switch {
+			case len(d.faults) > before:
+			case m.From == "" || m.To == "":
+				d.fail(item, "a mount needs from and to").Hint("write {from: ./data, to: /data}")
+			default:
+				*into = append(*into, m)
+			}
+		}
+	}
+}
+
+// portsInto reads a list of ports.
+func (d *decoder) portsInto(into *[]int) func(node) {
+	return func(n node) {
+		for _, item := range d.items(n) {
+			p, ok := d.whole(item, 1, 65535)
+			switch {
+			case !ok:
+			case slices.Contains(*into, p):
+				d.fail(item, "port %d stands here twice", p).Hint("remove one")
+			default:
+				*into = append(*into, p)
+			}
+		}
+	}
+}

@@ -31,7 +31,12 @@ type Spec struct {
 	Secrets    []string
 	Labels     map[string]string
 	Workdir    string
+	Mounts     []Mount // local files that are sent along beside the workdir
+	Setup      string  // runs once on a machine before the first Run there
 	Run        string
+	Ports      []int // that are forwarded on request; the first is where a service answers
+	Health     *Health
+	Restart    string // of a service: always (unless said), failure, never
 	Outputs    []string
 	Resources  Resources
 	Work       *Work
@@ -44,6 +49,17 @@ type Spec struct {
 	After      []string
 	Priority   int
 	Retries    int
+}
+
+// Mount is a local file or folder and where it lies for the job.
+type Mount struct{ From, To string }
+
+// Health says how one knows that a service answers.
+type Health struct {
+	Port  int           // the first of Ports unless said
+	Path  string        // of an HTTP GET that gives a status below 400; empty: the port takes connections
+	Every time.Duration // 10 s unless said
+	Start time.Duration // grace from its start until it must answer; 5 min unless said
 }
 
 // Resources are what one machine of the job must have.
@@ -85,6 +101,18 @@ type Model struct {
 	HeadDim int
 	Vocab   int
 	Context int // longest context in tokens
+	File    *ModelFile
+}
+
+// ModelFile is what the header of a model file says beyond the model's
+// numbers. It has no key in a job file: Parse leaves it nil.
+type ModelFile struct {
+	Weights   gpu.Bytes // exact, of all tensors
+	Precision string    // of most weights, such as q4_k_m
+	Width     int       // of the feed-forward part, of one expert where there are experts
+	Experts   int
+	Routed    int  // experts that one token uses
+	Tied      bool // embedding and head are one matrix
 }
 
 // Finetune is fine-tuning on tokens per epoch times epochs.

@@ -168,7 +168,7 @@ func (r *ranker) weigh(o *offer.Offer, opt *Option) (Refusal, error) {
 	if r.cpuOnly { // whatever GPU the machine has, the job does not use it
 		card = nil
 	}
-	est := r.estimate(card, count, o.Partition)
+	est := r.at(o.Provider, r.estimate(card, count, o.Partition), o.Partition)
 	if est.refusal.Kind != "" {
 		return est.refusal, nil
 	}

@@ -52,7 +52,7 @@ func ModelWork(j *job.Spec, measured []Measured, own []estimate.Row) (*estimate.
 	case w.Traffic != nil:
 		t := w.Traffic
 		month := t.RequestsPerDay * money.MonthHours / 24
-		work = estimate.Generate{Model: m, InputTokens: month * t.InputTokens, OutputTokens: month * t.OutputTokens,
+		work = estimate.Generate{Model: m, Precision: m.Format, InputTokens: month * t.InputTokens, OutputTokens: month * t.OutputTokens,
 			Context: int(math.Ceil(t.InputTokens + t.OutputTokens))}
 	}
 	k, err := estimate.New(own...).Prepare(work)
@@ -75,6 +75,10 @@ func ModelWork(j *job.Spec, measured []Measured, own []estimate.Row) (*estimate.
 func modelOf(ref job.Model) (*estimate.Model, error) {
 	d := estimate.Model{ID: ref.Name, Params: ref.Params / 1e9, Active: ref.Active / 1e9, Layers: float64(ref.Layers), Hidden: float64(ref.Hidden),
 		KVHeads: float64(ref.KVHeads), HeadDim: float64(ref.HeadDim), Vocab: float64(ref.Vocab), Context: float64(ref.Context)}
+	if f := ref.File; f != nil {
+		d.WeightsGB, d.Format = float64(f.Weights)/1e9, f.Precision
+		d.Width, d.Experts, d.Routed, d.Tied = float64(f.Width), float64(f.Experts), float64(f.Routed), f.Tied
+	}
 	described := ref.Params > 0 || ref.Layers > 0
 	if ref.Name != "" && !described {
 		return estimate.FindModel(ref.Name)
@@ -113,6 +117,24 @@ func (r *ranker) modelHours(e *estimated, cut gpu.Partition) {
 		return
 	}
 	e.Hours = Quantiles(got.Hours).Times(1 / float64(r.nodes))
+}
+
+// at gives the hours at a provider whose machines the user's own measurements
+// tell apart from others with the same card.
+func (r *ranker) at(provider string, est *estimated, cut gpu.Partition) *estimated {
+	if r.work == nil || est.Model == nil || est.refusal.Kind != "" {
+		return est
+	}
+	effect := r.work.Effect(provider, est.Model)
+	if effect.Rows == 0 {
+		return est
+	}
+	there := *r
+	there.work = r.work.At(provider)
+	e := *est
+	there.modelHours(&e, cut)
+	e.Basis += "; " + effect.String()
+	return &e
 }
 
 // variants are the least changes under which a job that fits nowhere fits

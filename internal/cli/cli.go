@@ -131,9 +131,11 @@ func (a *app) root() *cobra.Command {
 		}
 		return fault.New(fault.Invalid, "unknown output %q", a.output).Hint("-o takes table, json or csv")
 	}
-	root.AddGroup(&cobra.Group{ID: "decide", Title: "Decide:"}, &cobra.Group{ID: "know", Title: "Look up:"}, &cobra.Group{ID: "other", Title: "Other:"})
+	root.AddGroup(&cobra.Group{ID: "decide", Title: "Decide:"}, &cobra.Group{ID: "run", Title: "Run:"}, &cobra.Group{ID: "know", Title: "Look up:"}, &cobra.Group{ID: "other", Title: "Other:"})
 	root.SetHelpCommandGroupID("other")
-	root.AddCommand(a.planCommand(), a.estimateCommand(), a.spotCommand(), a.rentOrBuyCommand(), a.offersCommand(), a.gpusCommand(), a.providersCommand(), a.catalogCommand(),
+	root.AddCommand(a.planCommand(), a.estimateCommand(), a.spotCommand(), a.rentOrBuyCommand(),
+		a.runCommand(), a.jobsCommand(), a.jobCommand(), a.logsCommand(), a.stopCommand(), a.machinesCommand(), a.costCommand(), a.serveCommand(), a.agentCommand(),
+		a.offersCommand(), a.gpusCommand(), a.providersCommand(), a.catalogCommand(),
 		a.schemaCommand(), a.docsCommand(), a.versionCommand())
 	return root
 }

@@ -10,6 +10,8 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/spf13/cobra"
+
+	"github.com/destajo/destajo/internal/gguf/gguftest"
 )
 
 // fixed is the environment of the process on a fixed day.
@@ -41,6 +43,10 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			// gguf FILE writes the header of a Llama 3.1 8B at Q4_K_M.
+			"gguf": func(ts *testscript.TestScript, _ bool, args []string) {
+				ts.Check(os.WriteFile(ts.MkAbs(args[0]), gguftest.Llama8B().Bytes(), 0o644))
+			},
 			// exits CODE COMMAND... runs a command that must end with the code.
 			"exits": func(ts *testscript.TestScript, _ bool, args []string) {
 				var out, errs bytes.Buffer

@@ -20,30 +20,36 @@ import (
 )
 
 func (a *app) estimateCommand() *cobra.Command {
-	var card string
+	var card, model, provider string
 	c := &cobra.Command{
 		Use:     "estimate JOB",
 		GroupID: "decide",
 		Short:   "Explain how long a job takes and whether it fits",
 		Long: `Estimate a job's memory, rate and hours on the GPUs that it asks for. With --gpu
 one estimate is explained: the terms of the formula, what measurements taught,
-and the nearest measured rows.`,
-		Example: "  destajo estimate examples/batch-70b.yml\n  destajo estimate job.yml --gpu H100-SXM:2",
+and the nearest measured rows. With --gguf the model's numbers come from the
+header of a GGUF file, whose first megabytes are enough.`,
+		Example: "  destajo estimate examples/batch-70b.yml\n  destajo estimate job.yml --gpu H100-SXM:2\n  destajo estimate job.yml --gguf model-Q4_K_M.gguf --gpu RTX4090",
 		Args:    exactly(1, "one job file"),
-		RunE:    func(_ *cobra.Command, args []string) error { return a.estimate(args[0], card) },
+		RunE:    func(_ *cobra.Command, args []string) error { return a.estimate(args[0], model, card, provider) },
 	}
 	c.Flags().StringVar(&card, "gpu", "", "explain the estimate on this GPU, such as H100-SXM:2")
+	c.Flags().StringVar(&provider, "provider", "", "explain it at this provider, as far as measurements of your own say that it differs")
+	c.Flags().StringVar(&model, "gguf", "", ggufHelp)
 	c.AddCommand(a.scoreCommand(), a.calibrateCommand())
 	return c
 }
 
 // estimated reads a job and prepares its work.
-func (a *app) estimated(path string) (*job.Spec, *estimate.Job, error) {
+func (a *app) estimated(path, model string) (*job.Spec, *estimate.Job, error) {
 	data, err := a.readFile(path)
 	if err != nil {
 		return nil, nil, err
 	}
 	j, err := job.Parse(path, data)
+	if err == nil && model != "" {
+		err = ofGGUF(j, model)
+	}
 	if err != nil {
 		return nil, nil, err
 	}
@@ -81,10 +87,16 @@ type quantiles struct {
 	Expected float64 `json:"expected"`
 }
 
-func (a *app) estimate(path, card string) error {
-	j, k, err := a.estimated(path)
+func (a *app) estimate(path, model, card, provider string) error {
+	j, k, err := a.estimated(path, model)
 	if err != nil {
 		return err
+	}
+	if provider != "" {
+		if card == "" {
+			return fault.New(fault.Invalid, "--provider needs --gpu").Hint("write --gpu RTX4090 --provider %s", provider)
+		}
+		k = k.At(provider)
 	}
 	if card != "" {
 		return a.explainEstimate(k, card)
@@ -168,6 +180,9 @@ func (a *app) explainEstimate(k *estimate.Job, card string) error {
 	}
 	e := x.Estimate
 	fmt.Fprintln(a.Out, a.bold(fmt.Sprintf("%d x %s", n, m.Name)))
+	if x.Provider != nil {
+		line("provider", "%s", x.Provider)
+	}
 	line("memory", "needs %.1f GB, has %.1f GB: %s", e.Fit.NeedGB, e.Fit.HaveGB, e.Fit.Verdict)
 	for _, t := range e.Fit.Parts {
 		line("", "%s %.2f GB", t.Name, t.Value)
@@ -234,7 +249,7 @@ scored; "seen" counts rows that the embedded fit was made of.`,
 }
 
 func (a *app) calibrateCommand() *cobra.Command {
-	var card string
+	var card, model string
 	var rate float64
 	var forget bool
 	c := &cobra.Command{
@@ -245,7 +260,7 @@ others and narrows their range. It is kept on this machine under the job's name.
 		Example: "  destajo estimate calibrate job.yml --gpu RTX4090 --rate 2400",
 		Args:    exactly(1, "one job file"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			j, k, err := a.estimated(args[0])
+			j, k, err := a.estimated(args[0], model)
 			if err != nil {
 				return err
 			}
@@ -281,6 +296,7 @@ others and narrows their range. It is kept on this machine under the job's name.
 	}
 	c.Flags().StringVar(&card, "gpu", "", "GPU on which the rate was measured, such as RTX4090 or H100-SXM:8")
 	c.Flags().Float64Var(&rate, "rate", 0, "units of work per second on all GPUs, such as tokens")
+	c.Flags().StringVar(&model, "gguf", "", ggufHelp)
 	c.Flags().BoolVar(&forget, "forget", false, "remove what is kept of the job")
 	return c
 }

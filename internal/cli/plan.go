@@ -18,9 +18,9 @@ import (
 )
 
 type planOptions struct {
-	by, offers, why, currency, rates string
-	top                              int
-	marginal                         bool
+	by, offers, why, currency, rates, gguf string
+	top                                    int
+	marginal                               bool
 }
 
 func (a *app) planCommand() *cobra.Command {
@@ -41,6 +41,7 @@ standard input. Exit code 3 when nothing fits.`,
 	f.StringVar(&o.offers, "offers", "", "use only the offers of this file, whose columns catalog schema shows")
 	f.IntVar(&o.top, "top", 0, "show at most this many options (default: 10 in tables, all in JSON)")
 	f.StringVar(&o.why, "why", "", "explain one offer line by line; an id or a part of it")
+	f.StringVar(&o.gguf, "gguf", "", ggufHelp)
 	f.StringVar(&o.currency, "currency", "USD", "currency of the plan")
 	f.StringVar(&o.rates, "rates", "", "table of exchange rates: currency,usd_per_unit,date,source")
 	f.BoolVar(&o.marginal, "marginal", false, "rank own hardware by what running now adds (power), not by its full cost")
@@ -82,6 +83,9 @@ func (a *app) makePlan(path string, o planOptions) (*plan.Plan, error) {
 		return nil, err
 	}
 	j, err := job.Parse(path, data)
+	if err == nil && o.gguf != "" {
+		err = ofGGUF(j, o.gguf)
+	}
 	if err != nil {
 		return nil, err
 	}

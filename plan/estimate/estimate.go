@@ -23,8 +23,9 @@ type Quantiles struct{ P10, P50, P90, Expected float64 }
 
 // Estimator judges jobs. Its zero value knows the published measurements.
 type Estimator struct {
-	base *base
-	own  []Row
+	base    *base
+	own     []Row
+	effects map[placed]Effect
 }
 
 // New makes an estimator from the embedded measurements and rows of the
@@ -37,6 +38,7 @@ func New(own ...Row) *Estimator {
 			e.own = append(e.own, own[i])
 		}
 	}
+	e.effects = effectsOf(e.own)
 	return e
 }
 
@@ -65,6 +67,9 @@ type Job struct {
 	rank  float64 // of adapters; 0: the stack's
 	shape *situation
 	own   []observation
+
+	provider string // see At
+	effects  map[placed]Effect
 }
 
 // part is a share of a job that one regime describes: a stream reads its
@@ -128,6 +133,10 @@ func (j *Job) On(card *gpu.Model, count int, cut gpu.Partition) (Estimate, error
 	e.Rate = Quantiles{P10: rate * math.Exp(lo), P50: rate, P90: rate * math.Exp(hi), Expected: rate * mean(lo, hi)}
 	hours := j.count / rate / 3600
 	e.Hours = Quantiles{P10: hours * math.Exp(-hi), P50: hours, P90: hours * math.Exp(-lo), Expected: hours * mean(-hi, -lo)}
+	if j.provider != "" {
+		f := j.Effect(j.provider, card).Factor
+		e.Rate, e.Hours = e.Rate.times(f), e.Hours.times(1/f)
+	}
 	return e, nil
 }
 

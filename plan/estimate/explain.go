@@ -13,6 +13,7 @@ import (
 // Explanation shows where an estimate comes from.
 type Explanation struct {
 	Estimate Estimate
+	Provider *Effect // of the job's provider; nil without one
 	Parts    []Explained
 }
 
@@ -42,6 +43,10 @@ func (j *Job) Explain(card *gpu.Model, count int, cut gpu.Partition) (Explanatio
 	}
 	h, _ := newHardware(card, count, cut)
 	out := Explanation{Estimate: e}
+	if j.provider != "" {
+		its := j.Effect(j.provider, card)
+		out.Provider = &its
+	}
 	out.Estimate.Fit = j.shape.fit(&h, j.rank, true)
 	for i := range j.parts {
 		p := &j.parts[i]
@@ -142,17 +147,14 @@ func (e *Estimator) Variants(j *Job, card *gpu.Model, count int, cut gpu.Partiti
 	}
 	switch w := j.work.(type) {
 	case Generate:
+		file := w.Model.WeightsGB > 0 || strings.HasPrefix(j.shape.precision.name, "q")
 		for _, p := range []string{"fp8", "int4"} {
-			if precisions[p].bytes < j.shape.precision.bytes && !strings.HasPrefix(j.shape.precision.name, "q") && (p != "fp8" || card.FP8TFLOPS > 0) {
-				v := w
-				v.Precision = p
-				fits(map[string]string{"fp8": "8-bit weights (fp8)", "int4": "4-bit weights"}[p], v, count)
+			if precisions[p].bytes < j.shape.precision.bytes && !file && (p != "fp8" || card.FP8TFLOPS > 0) {
+				fits(map[string]string{"fp8": "8-bit weights (fp8)", "int4": "4-bit weights"}[p], w.in(p), count)
 			}
 		}
-		if strings.HasPrefix(j.shape.precision.name, "q") && j.shape.precision.bytes > .62 {
-			v := w
-			v.Precision = "q4_k_m"
-			fits("4-bit weights (Q4_K_M)", v, count)
+		if file && j.shape.precision.bytes > .62 {
+			fits("4-bit weights (Q4_K_M)", w.in("q4_k_m"), count)
 		}
 		shorter(int(j.shape.in+j.shape.out), func(n int) Work { v := w; v.Context = n; return v })
 	case Finetune:

@@ -65,7 +65,9 @@ func stackOf(engine string, sharded bool) stack {
 	case engine == "torchtune":
 		return stack{rank: 8, adapter: 16, full: 2.3, four: .53, perHidden: 60, perLayer: 2, logits: 4, gather: .06, fixed: .4}
 	case engine == "unsloth":
-		return stack{rank: 16, adapter: 6, full: 12, four: .516, perHidden: 52, fixed: .4}
+		// As its published context limits show, which grow by 4719 and 2415
+		// tokens per GiB for 8B and 70B from 7.37 and 42.99 GiB on.
+		return stack{rank: 16, adapter: 6, full: 12, four: .55, perHidden: 54.3, fixed: .9}
 	case engine == "hf-peft-fa2" && sharded:
 		return stack{rank: 64, adapter: 16, full: 16, four: .5625, perHidden: 60, perLayer: 2, logits: 12, gather: .1, fixed: .5, unpack: 1.5}
 	case strings.HasPrefix(engine, "hf-peft"):
@@ -80,6 +82,9 @@ func stackOf(engine string, sharded bool) stack {
 // weights are quantised, except in the mixed formats of llama.cpp, whose bytes
 // per weight are averages over the whole file.
 func weightsGB(m *Model, p precision) float64 {
+	if m.WeightsGB > 0 {
+		return m.WeightsGB
+	}
 	file := strings.HasPrefix(p.name, "q") || strings.HasPrefix(p.name, "iq") || p.name == "mxfp4"
 	if p.bytes >= 2 || file || !m.Kind.tokens() {
 		return m.Params * p.bytes

@@ -46,6 +46,9 @@ type Model struct {
 	Checked  string // verified, one source, derived
 	Source   string
 
+	WeightsGB float64 // exact, of a file that holds the model; 0: parameters times the bytes of a precision
+	Format    string  // of the weights in that file, such as q4_k_m
+
 	family string // models of one shape share it
 }
 
@@ -184,8 +187,9 @@ func findLoosely(name string) *Model {
 	return nil
 }
 
-// Described makes a model of a description and fills in what it leaves open as
-// in models of its size. Without parameters, layers and hidden size must be
+// Described makes a model of a description and fills in what it leaves open:
+// as in the model of the table that has its shape, else as in models of its
+// size. Without parameters, layers and hidden size must be
 // there; a figure that cannot be is a fault of the kind Invalid.
 func Described(d Model) (*Model, error) {
 	m := d
@@ -212,6 +216,7 @@ func Described(d Model) (*Model, error) {
 			m.Kind = Mixture
 		}
 	}
+	m.recognise()
 	m.fill()
 	if m.ID == "" {
 		m.ID = strconv.FormatFloat(m.Params, 'g', 3, 64) + "B"
@@ -220,6 +225,35 @@ func Described(d Model) (*Model, error) {
 		m.family = m.ID
 	}
 	return &m, nil
+}
+
+// recognise takes over what a description leaves open from the model of the
+// table with the same layers, width and words and, within 2 %, parameters: what
+// was measured of that one then counts for this one.
+func (m *Model) recognise() {
+	near := func(a, b float64) bool { return math.Abs(a-b) <= .02*b }
+	if m.Params == 0 || m.Layers == 0 || m.Hidden == 0 || m.Vocab == 0 {
+		return
+	}
+	for _, k := range Models() {
+		if m.Layers != k.Layers || m.Hidden != k.Hidden || !near(m.Vocab, k.Vocab) || !near(m.Params, k.Params) || m.KVHeads > 0 && m.KVHeads != k.KVHeads {
+			continue
+		}
+		m.family, m.Kind = k.family, k.Kind
+		for _, f := range []struct {
+			to   *float64
+			from float64
+		}{{&m.Active, k.Active}, {&m.KVHeads, k.KVHeads}, {&m.HeadDim, k.HeadDim}, {&m.Width, k.Width}, {&m.Context, k.Context}, {&m.Experts, k.Experts}, {&m.Routed, k.Routed}} {
+			if *f.to == 0 {
+				*f.to = f.from
+			}
+		}
+		if m.HeadDim == k.HeadDim {
+			m.KVLayers, m.Window, m.KVBytes = k.KVLayers, k.Window, k.KVBytes
+		}
+		m.Tied = m.Tied || k.Tied
+		return
+	}
 }
 
 // fill infers what is not known. A dense transformer has about 12 x layers x

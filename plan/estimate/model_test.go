@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/destajo/destajo/fault"
+	"github.com/destajo/destajo/gpu"
 )
 
 func TestFindModel(t *testing.T) {
@@ -86,6 +87,68 @@ func TestDescribedInfers(t *testing.T) {
 	}
 	if m, err := Described(Model{Params: 30, Active: 3}); err != nil || m.Kind != Mixture {
 		t.Errorf("30B with 3B active is %v, %v; want a mixture", m, err)
+	}
+}
+
+// A description with the shape of a model of the table is that model, as far
+// as it leaves something open.
+func TestDescribedIsRecognised(t *testing.T) {
+	t.Parallel()
+	gemma := model(t, "gemma-3-12b")
+	d := Model{ID: "mine", Params: 12.2, Layers: gemma.Layers, Hidden: gemma.Hidden, KVHeads: gemma.KVHeads, HeadDim: gemma.HeadDim, Vocab: gemma.Vocab}
+	got, err := Described(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.ID != "mine" || got.family != gemma.family || got.Window != gemma.Window || got.KVLayers != gemma.KVLayers || got.Context != gemma.Context || !got.Tied {
+		t.Errorf("%+v is not like %+v", got, gemma)
+	}
+	d.Layers++
+	if got, err = Described(d); err != nil || got.family == gemma.family || got.Window != 0 {
+		t.Errorf("with another layer: %+v, %v", got, err)
+	}
+	d.Layers, d.KVHeads = gemma.Layers, 1
+	if got, err = Described(d); err != nil || got.family == gemma.family {
+		t.Errorf("with other heads: %+v, %v", got, err)
+	}
+}
+
+// The bytes of a file are taken as they are, and its format decides the
+// precision.
+func TestModelOfFile(t *testing.T) {
+	t.Parallel()
+	known := model(t, "llama-3.1-8b")
+	for _, c := range []struct {
+		format string
+		gb     float64
+		as     string
+	}{{"q4_k_m", 4.92, "q4_k_m"}, {"Q8_0", 8.54, "q8_0"}, {"fp16", 16.07, "fp16"}, {"iq3_m", 3.78, "q3_k_m"}, {"q4_k", 4.7, "q4_k_m"}, {"tq1_0", 2.1, "iq2_xxs"}} {
+		m := *known
+		m.WeightsGB, m.Format = c.gb, c.format
+		j, err := New().Prepare(Generate{Model: &m, OutputTokens: 1e6, Concurrency: 1, Context: 512})
+		if err != nil {
+			t.Fatal(err)
+		}
+		e, err := j.On(card(t, "rtx-4090"), 1, gpu.Partition{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s := j.shape; s.precision.name != c.as || s.engine != "llama.cpp" || e.Weights != c.gb {
+			t.Errorf("%s of %v GB is taken as %s on %s with %v GB", c.format, c.gb, s.precision.name, s.engine, e.Weights)
+		}
+	}
+	m := *known
+	m.WeightsGB, m.Format = 16.07, "fp16"
+	j, err := New().Prepare(Generate{Model: &m, OutputTokens: 1e6, Context: 512})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := New().Variants(j, sized(t, 8), 1, gpu.Partition{})
+	if len(all) == 0 || all[0].Change != "4-bit weights (Q4_K_M)" || all[0].Job.shape.model.WeightsGB != 0 {
+		t.Errorf("variants %+v", all)
+	}
+	if _, err := New().Prepare(Generate{Model: &m, Precision: "int4", OutputTokens: 1e6}); fault.KindOf(err) != fault.Invalid || !strings.Contains(err.Error(), "file holds fp16") {
+		t.Errorf("another precision than the file's: %v", err)
 	}
 }
 

@@ -64,7 +64,9 @@ func (j *Job) observe(r *Row) {
 		base, x := roofline(s, h, nil)
 		l := p.prepared.learnt
 		mean := l.prepare(s).mean(l.sight(h), x)
-		j.own = append(j.own, observation{card: h.card, count: h.count, err: math.Log(r.Value) - base - mean, alike: alike})
+		// What is the provider's is not the card's: see At.
+		its := math.Log(j.Effect(r.Provider, h.card).Factor)
+		j.own = append(j.own, observation{card: h.card, count: h.count, err: math.Log(r.Value) - base - mean - its, alike: alike})
 		break
 	}
 	slices.SortStableFunc(j.own, func(a, b observation) int { return cmp.Compare(b.alike, a.alike) })
@@ -80,7 +82,7 @@ func likeness(a, b *situation) float64 {
 	if engineFamily(a.engine) != engineFamily(b.engine) {
 		k *= .4
 	}
-	if a.precision.bytes != b.precision.bytes {
+	if precisions[a.precision.name].bytes != precisions[b.precision.name].bytes {
 		k *= .7
 	}
 	if a.method != b.method {

@@ -30,6 +30,7 @@ type Row struct {
 	Unit      string
 	AsOf      string // YYYY-MM
 	Source    string
+	Provider  string // whose machine it was; published rows do not say
 }
 
 // columns that a file of measurements must have. The others may be absent.
@@ -37,7 +38,7 @@ var columns = []string{"gpu", "gpu_count", "workload", "model", "params_b", "pre
 
 // ParseRows reads a file of measurements in CSV with a header: gpu, gpu_count,
 // workload, model, params_b, precision, engine, batch (a number, or max),
-// seq_len_in, seq_len_out, metric, value, and optionally unit, as_of, source.
+// seq_len_in, seq_len_out, metric, value, and optionally unit, as_of, source, provider.
 // Missing columns and values that are no numbers are faults of the kind
 // Invalid with their line, all of them at once.
 func ParseRows(file string, data []byte) ([]Row, error) {
@@ -103,7 +104,7 @@ func ParseRows(file string, data []byte) ([]Row, error) {
 		row := Row{
 			GPU: text("gpu"), Workload: text("workload"), Model: text("model"), Params: number("params_b", false),
 			Precision: text("precision"), Engine: text("engine"), In: number("seq_len_in", false), Out: number("seq_len_out", false),
-			Metric: Metric(text("metric")), Value: number("value", true), Unit: text("unit"), AsOf: text("as_of"), Source: text("source"),
+			Metric: Metric(text("metric")), Value: number("value", true), Unit: text("unit"), AsOf: text("as_of"), Source: text("source"), Provider: text("provider"),
 		}
 		row.Count = int(math.Min(number("gpu_count", false), 1e6))
 		if row.Count == 0 {

@@ -84,6 +84,9 @@ var precisions = func() map[string]precision {
 	return table
 }()
 
+// inFiles are the precisions that were measured on weights in GGUF files.
+var inFiles = []string{"fp32", "bf16", "q8_0", "q6_k", "q5_k_m", "q4_k_m", "iq4_xs", "q3_k_m", "q3_k_s", "iq3_xxs", "q2_k", "iq2_xxs"}
+
 // precisionNames lists what precisions there are, most usual first.
 var precisionNames = []string{"bf16", "fp16", "fp8", "int8", "int4", "fp4", "q4_k_m", "q8_0", "q5_k_m", "q6_k", "q3_k_m", "iq4_xs", "mxfp4", "tf32", "fp32"}
 

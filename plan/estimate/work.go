@@ -59,13 +59,13 @@ type Images struct {
 // the kind Invalid.
 func (e *Estimator) Prepare(w Work) (*Job, error) {
 	if e.base == nil {
-		e = &Estimator{base: embedded(), own: e.own}
+		e = &Estimator{base: embedded(), own: e.own, effects: e.effects}
 	}
 	j, err := w.situations(e)
 	if err != nil {
 		return nil, err
 	}
-	j.work = w
+	j.work, j.effects = w, e.effects
 	for i := range j.parts {
 		p := &j.parts[i]
 		p.prepared = e.base.learnt[p.situation.regime].prepare(&p.situation)
@@ -131,6 +131,38 @@ func single(engine string) bool {
 	return false
 }
 
+// weights gives the precision of the work. A file that holds the model decides
+// it: formats that were not measured count as the next larger or smaller one.
+func (g Generate) weights() (precision, error) {
+	m := g.Model
+	if m.WeightsGB == 0 {
+		return readPrecision(g.Precision, "bf16")
+	}
+	each := m.WeightsGB / m.Params
+	p, ok := precisions[strings.ToLower(m.Format)]
+	if !ok {
+		nearest := math.Inf(1)
+		for _, q := range inFiles {
+			if d := math.Abs(precisions[q].bytes - each); d < nearest {
+				p, nearest = precisions[q], d
+			}
+		}
+	}
+	if g.Precision != "" && !strings.EqualFold(g.Precision, m.Format) {
+		return p, fault.New(fault.Invalid, "the precision is to be %s and the model's file holds %s", g.Precision, m.Format).Hint("remove precision: the file decides it")
+	}
+	p.bytes = each
+	return p, nil
+}
+
+// in gives the work with weights of another precision, which no file holds.
+func (g Generate) in(precision string) Generate {
+	m := *g.Model
+	m.WeightsGB, m.Format = 0, ""
+	g.Model, g.Precision = &m, precision
+	return g
+}
+
 func (g Generate) situations(*Estimator) (*Job, error) {
 	if err := needTokens(g.Model); err != nil {
 		return nil, err
@@ -147,11 +179,14 @@ func (g Generate) situations(*Estimator) (*Job, error) {
 	if err := withinContext("context", g.Context, g.Model); err != nil {
 		return nil, err
 	}
-	p, err := readPrecision(g.Precision, "bf16")
+	p, err := g.weights()
 	if err != nil {
 		return nil, err
 	}
 	engine := knownEngine(g.Engine)
+	if engine == "" && g.Model.WeightsGB > 0 {
+		engine = "llama.cpp"
+	}
 	if engine == "" {
 		engine = "vllm"
 		if strings.HasPrefix(p.name, "q") || strings.HasPrefix(p.name, "iq") || p.name == "mxfp4" {

@@ -1,0 +1,70 @@
+package agent
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// adopt makes this process the parent of what tasks leave behind, so that it
+// can be found.
+func adopt() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }
+
+// adopted lists our children, and buries those that have ended and that nobody
+// waits for.
+func adopted() []int {
+	data, err := os.ReadFile("/proc/self/task/" + strconv.Itoa(os.Getpid()) + "/children")
+	if err != nil {
+		return nil
+	}
+	var out []int
+	for _, f := range strings.Fields(string(data)) {
+		if pid, err := strconv.Atoi(f); err == nil {
+			out = append(out, pid)
+		}
+	}
+	return out
+}
+
+// bury reaps a child that was adopted and has ended.
+func bury(pid int) {
+	var s syscall.WaitStatus
+	_, _ = syscall.Wait4(pid, &s, syscall.WNOHANG, nil)
+}
+
+// waitFor waits for the end of any process by its descriptor; false when the
+// kernel cannot.
+func waitFor(pid int) bool {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return err == unix.ESRCH
+	}
+	defer unix.Close(fd)
+	for {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 60_000)
+		switch {
+		case err == unix.EINTR:
+		case err != nil:
+			return false
+		case n > 0:
+			return true
+		}
+		time.Sleep(0)
+	}
+}
+
+// free is how many bytes can be written where dir is.
+func free(dir string) (int64, error) {
+	var s unix.Statfs_t
+	if err := unix.Statfs(dir, &s); err != nil {
+		return 0, err
+	}
+	return int64(s.Bavail) * s.Bsize, nil
+}
+
+// lockFile takes a lock that ends with the last process that holds the file.
+func lockFile(f *os.File) bool { return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil }

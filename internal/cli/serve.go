@@ -1,0 +1,50 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/destajo/destajo/fault"
+)
+
+func (a *app) serveCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "serve",
+		GroupID: "run",
+		Short:   "Look after jobs and machines on this machine until it is stopped",
+		Long: `Look after the jobs and machines of the state on this machine: place jobs that
+wait, follow them, stop them at their limits, end their machines. Needed for jobs
+that were started with --detach or left. It may be killed at any moment and
+started again; one serves a state at a time.`,
+		Example: "  destajo serve\n  systemd-run --user --unit destajo destajo serve",
+		Args:    nothing,
+		RunE: func(*cobra.Command, []string) error {
+			ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+			defer stop()
+			h, err := a.open(ctx)
+			if err != nil {
+				return err
+			}
+			defer h.close()
+			lease, mine, err := h.store.Acquire(ctx, holder("serve"), h.Now(), 3*time.Second)
+			if err != nil {
+				return err
+			}
+			if !mine {
+				role := lease.Holder
+				if len(role) > 5 && role[:5] == "serve" {
+					return fault.New(fault.Conflict, "another destajo serve looks after this state (%s)", role).Hint("one is enough; if it was killed a moment ago, try again in three seconds")
+				}
+				fmt.Fprintf(a.Err, "waiting for %s to end\n", role)
+			}
+			fmt.Fprintf(a.Err, "serving the state in %s; Ctrl-C ends it, jobs go on\n", h.Files.Dir)
+			return h.loop("serve", -1, a.logger()).Run(ctx)
+		},
+	}
+}
