@@ -56,6 +56,7 @@ type Job struct {
 	Attempts  int
 	Failures  int           // attempts that failed by their own fault, which retries count
 	Unstarted int           // attempts that a machine could not start
+	Missed    string        // GPU that was sought last, in vain: its like are tried first
 	Progress  time.Duration // useful time of ended attempts that checkpoints kept
 	ExitCode  int           // of the last attempt that ended by itself; -1 before
 

@@ -64,6 +64,9 @@ func (m *Machine) Live() bool { return m.State != Gone }
 // BilledFrom is when its provider began to bill; zero: it has not. One that is
 // billed while it runs counts from its agent's first answer.
 func (m *Machine) BilledFrom() time.Time {
+	if m.LaunchFail != "" && m.Handle == "" { // it was refused: there never was one
+		return time.Time{}
+	}
 	switch m.Terms.Starts {
 	case "running", "job":
 		return m.Booted

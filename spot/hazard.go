@@ -2,7 +2,6 @@ package spot
 
 import (
 	"math"
-	"slices"
 
 	"github.com/destajo/destajo/fault"
 )
@@ -69,60 +68,4 @@ func FromHourlyBand(chance float64) (Hazard, error) {
 		return Hazard{}, fault.New(fault.Invalid, "a chance of %v", chance).Hint("give a number from 0 below 1")
 	}
 	return Assume(-math.Log1p(-chance)), nil
-}
-
-// Forecast is what our policy is expected to do with a job under constant
-// rates of interruption and recovery.
-type Forecast struct {
-	Cost        float64 // expected, of all hours that are paid
-	OnDemandH   float64
-	SpotH       float64
-	Changeovers float64
-	EndH        float64 // expected, from the start
-	CostP10     float64
-	CostP90     float64
-}
-
-// forecastRuns is over how many drawn traces a forecast averages.
-const forecastRuns = 64
-
-// Expect plays our policy on traces of a place whose spot is taken away and
-// comes back at these rates per hour, beginning with spot there. The traces
-// are drawn by a fixed sequence, so the same input gives the same forecast. The
-// job's gap is made longer where there would be more than 400 decisions: it
-// takes less than ten milliseconds. A job that cannot be in time ends late.
-func Expect(j Job, lost, back float64) Forecast {
-	j.Gap = max(j.Gap, j.Deadline/400)
-	p := newSteady(lost, back)
-	up, gone := -math.Expm1(-back*j.Gap/3600), -math.Expm1(-lost*j.Gap/3600)
-	seed := uint64(88172645463325252)
-	draw := func() float64 { // xorshift: chance here must not be chance
-		seed ^= seed << 13
-		seed ^= seed >> 7
-		seed ^= seed << 17
-		return float64(seed>>11) / (1 << 53)
-	}
-	ticks := int(math.Ceil(j.Deadline/j.Gap)) + 2
-	var f Forecast
-	costs := make([]float64, forecastRuns)
-	for i := range costs {
-		t := &Trace{Gap: j.Gap, Available: make([]bool, ticks)}
-		there := true
-		for k := range ticks {
-			t.Available[k] = there
-			if x := draw(); there && x < gone || !there && x < up {
-				there = !there
-			}
-		}
-		o := Simulate(t, 0, j, p, Settings{Billing: BySecond})
-		costs[i] = o.Cost
-		f.Cost += o.Cost / forecastRuns
-		f.OnDemandH += o.OnDemandH / forecastRuns
-		f.SpotH += o.SpotH / forecastRuns
-		f.Changeovers += float64(o.Changeovers) / forecastRuns
-		f.EndH += o.End / 3600 / forecastRuns
-	}
-	slices.Sort(costs)
-	f.CostP10, f.CostP90 = costs[forecastRuns/10], costs[forecastRuns-1-forecastRuns/10]
-	return f
 }

@@ -88,10 +88,3 @@ func BenchmarkDecide(b *testing.B) {
 		}
 	}
 }
-
-func BenchmarkExpect(b *testing.B) {
-	j := Job{Work: 48 * 3600, Deadline: 60 * 3600, Restart: 720, Gap: 600, OnDemand: 3.06, Spot: 0.97}
-	for b.Loop() {
-		Expect(j, 0.3, 1)
-	}
-}

@@ -20,6 +20,12 @@ import (
 // record with zeros.
 const tail = 1 << 20
 
+// deepest is how many folders a name may have: as many as a path that Linux
+// takes at once (4096 bytes). A few bytes of an archive can name many more, and
+// a program that holds each open while it goes down, as os.RemoveAll does, could
+// not remove them.
+const deepest = 2048
+
 // Unpack writes what is in an archive under dir, which it makes if need be, and
 // gives the names of the files and links, in their order. After an error the
 // names are those already written.
@@ -93,6 +99,9 @@ func each(r io.Reader, take func(name string, h *tar.Header, content io.Reader) 
 			return hostile("it has the name %q: %s", h.Name, bad)
 		}
 		name := path.Clean(h.Name)
+		if n := strings.Count(name, "/"); n > deepest {
+			return hostile("it has a name within %d folders; %d is the most", n, deepest)
+		}
 		if name == "." {
 			if h.Typeflag != tar.TypeDir {
 				return hostile("it has a file without a name")

@@ -44,6 +44,7 @@ func TestUnpackRefuses(t *testing.T) {
 		"hard link to a link":          {headers: []tar.Header{{Typeflag: link, Name: "a", Linkname: "/etc/passwd"}, {Typeflag: hard, Name: "b", Linkname: "a"}}, want: "is no file of it"},
 		"device":                       {headers: []tar.Header{{Typeflag: tar.TypeBlock, Name: "sda"}}, want: "is of the kind '4'"},
 		"pipe":                         {headers: []tar.Header{{Typeflag: tar.TypeFifo, Name: "p"}}, want: "is of the kind '6'"},
+		"too deep":                     {headers: []tar.Header{{Typeflag: reg, Name: strings.Repeat("a/", deepest+1) + "f", Format: tar.FormatPAX}}, want: "a name within 2049 folders"},
 		"no name":                      {headers: []tar.Header{{Typeflag: reg, Name: "."}}, want: "a file without a name"},
 	} {
 		t.Run(name, func(t *testing.T) {

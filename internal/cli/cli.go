@@ -134,7 +134,8 @@ func (a *app) root() *cobra.Command {
 	root.AddGroup(&cobra.Group{ID: "decide", Title: "Decide:"}, &cobra.Group{ID: "run", Title: "Run:"}, &cobra.Group{ID: "know", Title: "Look up:"}, &cobra.Group{ID: "other", Title: "Other:"})
 	root.SetHelpCommandGroupID("other")
 	root.AddCommand(a.planCommand(), a.estimateCommand(), a.spotCommand(), a.rentOrBuyCommand(),
-		a.runCommand(), a.jobsCommand(), a.jobCommand(), a.logsCommand(), a.stopCommand(), a.machinesCommand(), a.costCommand(), a.serveCommand(), a.agentCommand(),
+		a.runCommand(), a.jobsCommand(), a.jobCommand(), a.logsCommand(), a.stopCommand(), a.machinesCommand(), a.costCommand(), a.sshCommand(), a.portCommand(), a.serveCommand(), a.demoCommand(),
+		a.doctorCommand(), a.convertCommand(), a.agentCommand(),
 		a.offersCommand(), a.gpusCommand(), a.providersCommand(), a.catalogCommand(),
 		a.schemaCommand(), a.docsCommand(), a.versionCommand())
 	return root

@@ -245,7 +245,7 @@ func (h *house) pack(ctx context.Context, spec *job.Spec, dir string) (string, e
 		return "", err
 	}
 	for _, s := range summary.Skipped {
-		fmt.Fprintln(h.app.Err, "not sent along:", s)
+		fmt.Fprintln(h.app.Err, "workdir:", s)
 	}
 	if summary.Bytes > 1e9 {
 		fmt.Fprintf(h.app.Err, "sending %.1f GB along; .destajoignore keeps files out\n", float64(summary.Bytes)/1e9)
@@ -398,7 +398,7 @@ func (w *watcher) look(ctx context.Context) (bool, error) {
 		return over, nil
 	}
 	j := w.jobs[0]
-	if !j.State.Ended() && j.Reason != "" {
+	if !j.State.Ended() && j.Reason != "" && j.Reason != control.Looking {
 		w.say(string(j.State) + ": " + j.Reason)
 	}
 	if j.State == job.Running || over || len(w.live) > 0 {

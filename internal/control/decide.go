@@ -338,7 +338,7 @@ func (d *decision) due(j *job.Job, ahead int, full map[fullKey]string) bool {
 	c := d.Choices[specOf(j)]
 	switch {
 	case c == nil:
-		return wait("looking for a place")
+		return wait("%s", Looking)
 	case c.Fatal:
 		d.do(Finish{j.ID, job.Failed, c.Why})
 		return false
@@ -365,12 +365,8 @@ func (d *decision) due(j *job.Job, ahead int, full map[fullKey]string) bool {
 // like the place that failed. The spot policy's word comes before all.
 func (d *decision) sequence(j *job.Job, ranked []Candidate) []*Candidate {
 	out := make([]*Candidate, len(ranked))
-	failed := ""
 	for i := range ranked {
 		out[i] = &ranked[i]
-		if p := d.Places[ranked[i].Terms.OfferID]; p != nil && p.Failures > 0 && d.now.Sub(p.Failed) < d.Settings.Cooldown && failed == "" {
-			failed = ranked[i].Terms.GPU
-		}
 	}
 	if len(out) == 1 {
 		return out
@@ -380,20 +376,20 @@ func (d *decision) sequence(j *job.Job, ranked []Candidate) []*Candidate {
 		return nil
 	}
 	slices.SortStableFunc(out, func(a, b *Candidate) int {
-		return cmp.Compare(d.demerit(a, failed, advice), d.demerit(b, failed, advice))
+		return cmp.Compare(d.demerit(a, j.Missed, advice), d.demerit(b, j.Missed, advice))
 	})
 	return out
 }
 
-func (d *decision) demerit(c *Candidate, failed string, advice Advice) int {
+func (d *decision) demerit(c *Candidate, missed string, advice Advice) int {
 	n := 0
-	if p := d.Places[c.Terms.OfferID]; p != nil && p.Failures > 0 && d.now.Sub(p.Failed) < d.Settings.Cooldown {
+	if p := d.place(c.Terms.OfferID); p != nil && p.Failures > 0 && d.now.Sub(p.Failed) < d.Settings.Cooldown {
 		n += 4
 	}
 	if advice.Offer != "" && advice.Offer != c.Terms.OfferID {
 		n += 2
 	}
-	if failed != "" && c.Terms.GPU != failed {
+	if missed != "" && c.Terms.GPU != missed {
 		n++
 	}
 	return n

@@ -89,6 +89,9 @@ func closeAll(all map[string]backend.Backend) {
 	}
 }
 
+// Looking is the reason of a job that was submitted a moment ago.
+const Looking = "looking for a place"
+
 // Submit takes a job in. A job that no known place could ever run is refused
 // with the kind NothingFits and changes nothing; one for which there is no room
 // now waits.
@@ -128,7 +131,7 @@ func (s *Service) Submit(ctx context.Context, who tenant.Who, x Submission) (*Pl
 	c := &record.Changes{}
 	for i := range n {
 		j := &job.Job{ID: first + int64(i), Project: who.Project, Member: who.Member, Name: spec.Name, Kind: spec.Kind, Index: i, Env: x.Env, Dir: x.Dir, Bundle: x.Bundle,
-			After: after, Priority: spec.Priority, State: job.Waiting, Reason: "looking for a place", Submitted: now, ExitCode: -1, Estimate: &best}
+			After: after, Priority: spec.Priority, State: job.Waiting, Reason: Looking, Submitted: now, ExitCode: -1, Estimate: &best}
 		if n > 1 {
 			j.Array = first
 		}

@@ -198,6 +198,13 @@ func (d *draft) hold(id int64) *tenant.Hold {
 	return d.Holds[id]
 }
 
+func (d *draft) place(offer string) *record.Place {
+	if p, ok := d.places[offer]; ok {
+		return p
+	}
+	return d.Places[offer]
+}
+
 func (d *draft) editJob(id int64) *job.Job { return edit(d.jobs, d.Jobs, id) }
 
 func (d *draft) editMachine(id string) *machine.Machine { return edit(d.machines, d.Machines, id) }

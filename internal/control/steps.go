@@ -233,6 +233,10 @@ func (x EndAttempt) apply(d *draft) {
 		j.NotBefore = d.now.Add(backOff(j.Unstarted))
 		d.again(j, x.Reason)
 	default:
+		j.Missed = ""
+		if m := d.machine(a.Tasks[0].Machine); m != nil && x.Cause == machine.NoMachine {
+			j.Missed = m.Terms.GPU
+		}
 		d.again(j, x.Reason)
 	}
 }
@@ -276,7 +280,9 @@ func (d *draft) learn(a *machine.Attempt, cause machine.Cause) {
 			p := d.editPlace(m.Terms.OfferID)
 			p.Startups++
 			p.StartupHours += a.Started.Sub(m.Asked).Hours()
-			p.Failures = 0
+			if cause != machine.Interrupted {
+				p.Failures = 0
+			}
 		}
 	}
 }

@@ -45,6 +45,8 @@ type stack struct {
 	entrypoint string
 	start      value // of entrypoint
 	directory  string
+	shell      string // empty: bash, or sh in an image that the file names
+	shellAt    value
 	commands   []string
 	early      []string // commands of setup
 	instances  value    // instance_types
@@ -107,9 +109,11 @@ func (s *stack) fields(kind string) []field {
 func (s *stack) common() []field {
 	d := s.d
 	shell := func(v value) {
-		if name, ok := s.scalar(v); ok && name != "sh" && name != "bash" {
-			s.note(v, "the commands run in bash, or in sh where there is none")
+		name, ok := s.scalar(v)
+		if ok && name != "sh" && name != "bash" && !shellPath.MatchString(name) {
+			s.fail(v, "%s is no shell", v.what()).Hint("write sh, bash or a path such as /usr/bin/zsh")
 		}
+		s.shell, s.shellAt = name, v
 	}
 	onHost := "the job runs on the host as it is, or in the image that the file names"
 	return []field{
@@ -485,6 +489,9 @@ func (s *stack) settle(doc value, kind string, at value) {
 	switch {
 	case kind == "dev-environment":
 		run = "sleep infinity"
+		if s.shell != "" {
+			s.note(s.shellAt, "`destajo ssh` gives bash, or sh where there is none")
+		}
 		if d.idle == "" {
 			s.note(at, "a notebook ends when nobody has used it for an hour: limits.idle says otherwise")
 		}
@@ -510,7 +517,7 @@ func (s *stack) settle(doc value, kind string, at value) {
 		before += "mkdir -p " + quotePath(s.directory) + " && cd " + quotePath(s.directory) + " || exit 1\n"
 	}
 	if setup := joinCommands(s.early); setup != "" {
-		d.setup = before + stackVariables + setup
+		d.setup = before + stackVariables + s.inShell(setup)
 	}
 	if run != "" {
 		d.run = before + stackVariables + run
@@ -518,6 +525,8 @@ func (s *stack) settle(doc value, kind string, at value) {
 		s.fatal(doc, "without commands the image's own command runs, and nothing can come before it: write commands")
 	}
 }
+
+var shellPath = regexp.MustCompile(`^/[A-Za-z0-9_./+-]+$`)
 
 // joinCommands makes one command of all: the first that fails ends them.
 func joinCommands(all []string) string {

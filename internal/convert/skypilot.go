@@ -349,26 +349,6 @@ func (s *sky) workdir(v value) {
 	s.note(v, "is fetched with git on the machine, which must have git and may need your login")
 }
 
-// fetchRepository is a command that puts a repository into the folder that it
-// runs in. It works in one that is not empty, too.
-func fetchRepository(url, ref string) string {
-	if ref == "" {
-		ref = "HEAD"
-	}
-	return "[ -d .git ] || { git init -q . && git fetch -q " + quote(url) + " " + quote(ref) + " && git checkout -q -f FETCH_HEAD; } || exit 1\n"
-}
-
-// quote makes a shell's word of a text.
-func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
-
-// quotePath is quote for a path that may begin in the home folder.
-func quotePath(s string) string {
-	if rest, ok := strings.CutPrefix(s, "~/"); ok {
-		return `"$HOME"/` + quote(rest)
-	}
-	return quote(s)
-}
-
 // traffic reads the amount of data that a task moves.
 func (s *sky) traffic(into *string) func(value) {
 	return func(v value) {
@@ -411,6 +391,14 @@ const skySetupVariables = `export SKYPILOT_SETUP_NODE_RANK="$SKYPILOT_NODE_RANK"
 export SKYPILOT_SETUP_NUM_GPUS_PER_NODE="$SKYPILOT_NUM_GPUS_PER_NODE"
 `
 
+var (
+	provided  = regexp.MustCompile(`(?m)(?:^|[;&|(]|\bthen|\bdo)[ \t]*(conda|uv) +[a-z]`)
+	activates = regexp.MustCompile(`\bconda +activate\b`)
+)
+
+// condaHook lets conda activate work in a shell that nobody sits at.
+const condaHook = `command -v conda >/dev/null && eval "$(conda shell.bash hook)"` + "\n"
+
 var skyVariable = regexp.MustCompile(`SKYPILOT_[A-Z][A-Z_]*`)
 
 // commands puts the variables before setup and run, and tells what they use
@@ -431,14 +419,32 @@ func (s *sky) commands(setup, run value) {
 				s.note(c.at, "uses %s, which is not set here", name)
 			}
 		}
+		var tools []string
+		for _, m := range provided.FindAllStringSubmatch(c.text, -1) {
+			tools = sum(tools, m[1])
+		}
+		for _, tool := range tools {
+			s.note(c.at, "uses %s, which SkyPilot puts on its machines: name an image that has it, or install it in setup", tool)
+		}
 		if strings.Contains(c.text, "sky_workdir") {
 			s.note(c.at, "names ~/sky_workdir: the workdir is the folder where the commands start")
 		}
 	}
 	if d.setup != "" {
-		d.setup = skyVariables + skySetupVariables + d.fetch + d.setup
+		d.setup = skyVariables + skySetupVariables + d.fetch + skyShell(d.setup)
+	}
+	if d.kind != "notebook" {
+		d.run = skyShell(d.run)
 	}
 	d.run = skyVariables + d.fetch + d.run
+}
+
+// skyShell runs commands in bash, as SkyPilot does.
+func skyShell(commands string) string {
+	if activates.MatchString(commands) {
+		commands = condaHook + commands
+	}
+	return inShell("bash", commands)
 }
 
 // serve reads the service of a task: one of it runs, on one machine.

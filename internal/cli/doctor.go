@@ -1,0 +1,129 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/destajo/destajo/fault"
+	"github.com/destajo/destajo/machine"
+)
+
+// check is one thing that was looked at.
+type check struct {
+	Name  string `json:"name"`
+	OK    bool   `json:"ok"`
+	Words string `json:"words"`
+	Mend  string `json:"mend"` // what to do when it is not
+}
+
+func (a *app) doctorCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "doctor",
+		GroupID: "other",
+		Short:   "Check what this machine can run, and how to mend what it cannot",
+		Long: `Check what this machine can run: its GPUs as an agent sees them, containers, limits,
+the state, the hosts that were added. What is not there is said with how to mend
+it. With -o json the GPUs stand under gpus, null where the driver does not say.`,
+		Example: "  destajo doctor\n  destajo doctor -o json",
+		Args:    nothing,
+		RunE:    func(*cobra.Command, []string) error { return a.doctor() },
+	}
+}
+
+func (a *app) doctor() error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	host := a.host(ctx)
+	checks := a.checks(ctx, &host)
+	if a.output == "json" {
+		return a.printJSON(struct {
+			machine.Host
+			Checks []check `json:"checks"`
+		}{host, checks})
+	}
+	if len(host.Devices) > 0 {
+		l := listing{header: []string{"#", "GPU", "MEMORY GB", "WATTS", "BUSY", "MIG", "UUID"}, right: map[int]bool{0: true, 2: true, 3: true, 4: true}, shrink: 6}
+		for _, d := range host.Devices {
+			number := func(x *float64, scale float64, unit string) string {
+				if x == nil {
+					return "?"
+				}
+				return fmt.Sprintf("%.0f%s", *x/scale, unit)
+			}
+			memory := "?"
+			if d.MemoryBytes != nil {
+				memory = fmt.Sprintf("%.1f", float64(*d.MemoryBytes)/1e9)
+			}
+			l.rows = append(l.rows, []string{fmt.Sprint(d.Index), d.Model, memory, number(d.PowerWatts, 1, ""), number(d.Utilization, 1, "%"), fmt.Sprint(len(d.MIG)), d.UUID})
+		}
+		if err := a.print(l, nil); err != nil {
+			return err
+		}
+		fmt.Fprintln(a.Out)
+	}
+	l := listing{header: []string{"", "CHECK", "FOUND"}, shrink: 2}
+	for _, c := range checks {
+		mark := "ok"
+		if !c.OK {
+			mark = "!"
+		}
+		l.rows = append(l.rows, []string{mark, c.Name, c.Words})
+	}
+	for _, c := range checks {
+		if !c.OK && c.Mend != "" {
+			l.foot = append(l.foot, "! "+c.Name+": "+c.Mend)
+		}
+	}
+	for _, p := range host.Problems {
+		l.foot = append(l.foot, "! "+p)
+	}
+	return a.print(l, nil)
+}
+
+func (a *app) checks(ctx context.Context, host *machine.Host) []check {
+	out := []check{
+		{"processor and memory", host.CPUs > 0, fmt.Sprintf("%d CPUs, %.1f GB, %s", host.CPUs, float64(host.MemoryBytes)/1e9, host.OS), ""},
+		{"GPUs", len(host.Devices) > 0, gpuWords(host), "jobs that ask for none run here; for others add a machine: destajo machines add ssh://user@host"},
+		{"containers", host.Containers != "", orElse(host.Containers, "no engine answers"), "start Docker or Podman to run jobs that name an image; others run without"},
+		{"limits", host.Limits != "" && host.Limits != "none", orElse(host.Limits, "none"), "memory and CPU of jobs are not limited here; run as root, or with a delegated cgroup"},
+	}
+	started := time.Now()
+	h, err := a.open(ctx)
+	state := check{"state", err == nil, a.home(), ""}
+	if err != nil {
+		state.Words, state.Mend = err.Error(), fault.HintOf(err)
+		return append(out, state)
+	}
+	defer h.close()
+	state.Words = fmt.Sprintf("%s, opened in %d ms", filepath.Join(h.Files.Dir, "state.db"), time.Since(started).Milliseconds())
+	out = append(out, state)
+	lease, mine, err := h.store.Acquire(ctx, holder("look"), h.Now(), time.Second)
+	if mine {
+		_ = h.store.Release(ctx, lease)
+	}
+	serve := check{"serve", err == nil && !mine, lease.Holder, "detached jobs need it: run `destajo serve` as a service"}
+	if mine {
+		serve.Words = "not running"
+	}
+	out = append(out, serve)
+	if _, err := exec.LookPath("ssh"); err != nil && !errors.Is(err, os.ErrExist) {
+		out = append(out, check{"ssh", false, "no ssh program", "only hosts with --ssh-command need one"})
+	}
+	places, failed, err := h.Places(ctx, h.who)
+	words := fmt.Sprintf("%d places can run jobs", len(places))
+	if err != nil {
+		words = err.Error()
+	}
+	out = append(out, check{"machines", err == nil && len(places) > 0, words, "destajo machines add ssh://user@host adds one"})
+	for _, f := range failed {
+		out = append(out, check{"machines", false, f, "is the host on, and does `ssh` reach it?"})
+	}
+	return out
+}
