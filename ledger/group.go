@@ -2,9 +2,9 @@ package ledger
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/destajo/destajo/fault"
 	"github.com/destajo/destajo/money"
@@ -25,52 +25,41 @@ type Sum struct {
 }
 
 // Group sums usage with its charges, which stand at the same index, by a way.
-// Different currencies are never added. Days are those of the end, in UTC.
+// Different currencies are never added. Usage that passes midnight, in UTC, is
+// divided between its days. The dearest group is first; days are in order.
 func Group(usage []Usage, charges []Charge, by string) ([]Sum, error) {
-	var key func(*Usage) string
-	switch by {
-	case "job":
-		key = func(u *Usage) string {
-			if u.Job == 0 {
-				return "idle"
-			}
-			return strconv.FormatInt(u.Job, 10)
-		}
-	case "machine":
-		key = func(u *Usage) string { return u.Machine }
-	case "provider":
-		key = func(u *Usage) string { return u.Provider }
-	case "day":
-		key = func(u *Usage) string { return u.To.UTC().Format("2006-01-02") }
-	case "member":
-		key = func(u *Usage) string { return u.Member }
-	case "kind":
-		key = func(u *Usage) string { return string(u.Kind) }
-	default:
+	key, ok := keys[by]
+	if !ok && by != "day" {
 		return nil, fault.New(fault.Invalid, "cannot group by %q", by).Hint("--by takes job, machine, provider, day, member or kind")
 	}
 	type id struct{ key, currency string }
 	groups := map[id]*Sum{}
-	for i := range usage {
-		u, c := &usage[i], &charges[i]
-		g := groups[id{key(u), c.Currency}]
+	add := func(key string, u *Usage, c *Charge) {
+		g := groups[id{key, c.Currency}]
 		if g == nil {
-			g = &Sum{Key: key(u), Currency: c.Currency, Parts: map[Kind]money.Amount{}}
-			groups[id{g.Key, c.Currency}] = g
+			g = &Sum{Key: key, Currency: c.Currency, Parts: map[Kind]money.Amount{}}
+			groups[id{key, c.Currency}] = g
 		}
-		if u.Kind != Disk && u.Kind != Egress {
+		if u.timed() {
 			g.Hours += u.Hours() * float64(u.Share) / Whole
 		}
 		if !c.Known {
 			g.Unknown++
-			continue
+			return
 		}
 		g.Amount += c.Amount
 		g.Parts[u.Kind] += c.Amount
 		g.Assumed = g.Assumed || c.Assumed
 	}
+	for i := range usage {
+		if by == "day" {
+			days(usage[i], charges[i], add)
+		} else {
+			add(key(&usage[i]), &usage[i], &charges[i])
+		}
+	}
 	out := make([]Sum, 0, len(groups))
-	for _, g := range slices.Collect(maps.Values(groups)) {
+	for _, g := range groups {
 		out = append(out, *g)
 	}
 	slices.SortFunc(out, func(a, b Sum) int {
@@ -82,72 +71,43 @@ func Group(usage []Usage, charges []Charge, by string) ([]Sum, error) {
 	return out, nil
 }
 
+// keys give the group of a usage by each way but the day.
+var keys = map[string]func(*Usage) string{
+	"job": func(u *Usage) string {
+		if u.Job == 0 {
+			return "idle"
+		}
+		return strconv.FormatInt(u.Job, 10)
+	},
+	"machine":  func(u *Usage) string { return u.Machine },
+	"provider": func(u *Usage) string { return u.Provider },
+	"member":   func(u *Usage) string { return u.Member },
+	"kind":     func(u *Usage) string { return string(u.Kind) },
+}
+
+// days divides one usage at each midnight. Its amount grows evenly with time
+// and is rounded down at each, so that the days add up to it.
+func days(u Usage, c Charge, add func(day string, u *Usage, c *Charge)) {
+	from, whole, length := u.From, c.Amount, u.To.Sub(u.From)
+	given := money.Amount(0)
+	for {
+		at := u.From.UTC()
+		midnight := time.Date(at.Year(), at.Month(), at.Day()+1, 0, 0, 0, 0, time.UTC)
+		part, cost := u, c
+		if part.To.After(midnight) {
+			part.To = midnight
+			cost.Amount = floor(int64(whole), int64(midnight.Sub(from)), 1, int64(length), 1) - given
+		} else {
+			cost.Amount = whole - given
+		}
+		add(at.Format("2006-01-02"), &part, &cost)
+		given += cost.Amount
+		if !u.To.After(midnight) {
+			return
+		}
+		u.From = midnight
+	}
+}
+
 // natural compares numbers as numbers.
 func natural(a, b string) int { return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b)) }
-
-// Bill is what a machine that is gone must come to.
-type Bill struct {
-	Machine string
-	Cost    money.Amount
-}
-
-// Check finds what is wrong with a ledger: usage without a charge, a moment of
-// an attempt that is charged twice, shares that pass the machine, and machines
-// whose charges are not what they cost. An empty list is a balanced ledger.
-func Check(usage []Usage, charges []Charge, bills []Bill) []string {
-	var out []string
-	total := map[string]money.Amount{}
-	type span struct {
-		u *Usage
-		k string
-	}
-	spans := map[string][]span{}
-	for i := range usage {
-		u, c := &usage[i], &charges[i]
-		if c.Key != u.Key {
-			out = append(out, "usage "+u.Key+" has no charge")
-			continue
-		}
-		if u.Kind == Disk || u.Kind == Egress {
-			continue
-		}
-		total[u.Machine] += c.Amount
-		if u.Kind != Idle {
-			spans[u.Machine] = append(spans[u.Machine], span{u, u.Attempt})
-		}
-		if c.Amount < 0 {
-			out = append(out, "usage "+u.Key+" has a negative charge")
-		}
-	}
-	for _, m := range slices.Sorted(maps.Keys(spans)) {
-		all := spans[m]
-		slices.SortFunc(all, func(a, b span) int { return cmp.Or(a.u.From.Compare(b.u.From), a.u.To.Compare(b.u.To)) })
-		last := map[string]*Usage{}
-		for _, s := range all {
-			if p := last[s.k]; p != nil && s.u.From.Before(p.To) {
-				out = append(out, "attempt "+s.k+" is charged twice on "+m+" before "+p.To.UTC().Format("15:04:05.000000"))
-			}
-			last[s.k] = s.u
-		}
-		for i, s := range all { // at each beginning, what holds the machine then
-			if s.u.From.Equal(s.u.To) {
-				continue
-			}
-			share := int64(0)
-			for j := 0; j <= i; j++ {
-				if o := all[j].u; !o.From.After(s.u.From) && o.To.After(s.u.From) {
-					share += o.Share
-				}
-			}
-			if share > Whole {
-				out = append(out, "more than the whole of "+m+" is charged at "+s.u.From.UTC().Format("15:04:05.000000"))
-			}
-		}
-	}
-	for _, b := range bills {
-		if total[b.Machine] != b.Cost {
-			out = append(out, "machine "+b.Machine+" costs "+b.Cost.String()+", its charges come to "+total[b.Machine].String())
-		}
-	}
-	return out
-}

@@ -4,6 +4,7 @@
 package ledger
 
 import (
+	"math"
 	"math/big"
 	"time"
 
@@ -55,60 +56,120 @@ type Charge struct {
 	AsOf     string
 }
 
+// Tariff is the price of one kind of usage, as it was agreed: per hour of the
+// whole machine, of Disk per GB and month, of Egress per GB. A nil price is
+// unknown, never zero.
+type Tariff struct {
+	Currency string
+	Price    *money.Amount
+	Assumed  bool // derived, not stated
+	Source   string
+	AsOf     string
+}
+
+// Charge is what the usage costs at a tariff. It is a function of the two and
+// of nothing else: the same usage has the same charge, however often it is
+// computed.
+func (u *Usage) Charge(t Tariff) Charge {
+	c := Charge{Key: u.Key, Currency: t.Currency, Assumed: t.Assumed, Source: t.Source, AsOf: t.AsOf}
+	if t.Price == nil {
+		return c
+	}
+	c.Known, c.Price = true, *t.Price
+	switch u.Kind {
+	case Disk:
+		c.Amount = u.Stored(c.Price)
+	case Egress:
+		c.Amount = u.Moved(c.Price)
+	default:
+		c.Amount = u.Time(c.Price)
+	}
+	return c
+}
+
 // Hours is how long the usage took.
 func (u *Usage) Hours() float64 { return u.To.Sub(u.From).Hours() }
 
 // Time is what a share of a machine costs from From to To, at a price per hour
 // of the whole machine. Parts of one attempt are cut from one sum that grows
 // from its origin and is rounded down: however the time is divided, the parts
-// add up to the same, and shares that fit into a machine never add up to more
-// than the machine.
+// add up to the same, and attempts whose shares fit into a machine, each from
+// its origin to its end, never add up to more than the machine. Without an
+// origin the usage is the only part.
 func (u *Usage) Time(price money.Amount) money.Amount {
-	return until(price, u.To.Sub(u.Origin), u.Share) - until(price, u.From.Sub(u.Origin), u.Share)
-}
-
-// until is floor(price x time x share).
-func until(price money.Amount, t time.Duration, share int64) money.Amount {
-	if t <= 0 || price <= 0 || share <= 0 {
-		return 0
-	}
-	x := new(big.Int).Mul(big.NewInt(int64(price)), big.NewInt(int64(t)))
-	x.Mul(x, big.NewInt(share))
-	x.Quo(x, big.NewInt(int64(time.Hour)))
-	return money.Amount(x.Quo(x, big.NewInt(Whole)).Int64())
+	from, to := u.sinceOrigin()
+	return timed(price, to, u.Share) - timed(price, from, u.Share)
 }
 
 // Stored is what a disk of so many bytes costs from From to To, at a price per
-// GB and month of 730 hours.
+// GB (1e9 bytes) and month of 730 hours. Its parts add up as those of Time do.
 func (u *Usage) Stored(price money.Amount) money.Amount {
-	x := new(big.Int).Mul(big.NewInt(int64(price)), big.NewInt(u.Bytes))
-	x.Mul(x, big.NewInt(int64(max(u.To.Sub(u.From), 0))))
-	x.Quo(x, big.NewInt(1e9))
-	return money.Amount(x.Quo(x, big.NewInt(int64(money.Month))).Int64())
+	from, to := u.sinceOrigin()
+	return floor(int64(price), int64(to), u.Bytes, int64(money.Month), 1e9) - floor(int64(price), int64(from), u.Bytes, int64(money.Month), 1e9)
 }
 
-// Moved is what so many bytes out cost at a price per GB.
-func (u *Usage) Moved(price money.Amount) money.Amount {
-	x := new(big.Int).Mul(big.NewInt(int64(price)), big.NewInt(u.Bytes))
-	return money.Amount(x.Quo(x, big.NewInt(1e9)).Int64())
+// Moved is what so many bytes out cost at a price per GB (1e9 bytes).
+func (u *Usage) Moved(price money.Amount) money.Amount { return floor(int64(price), u.Bytes, 1, 1e9, 1) }
+
+func (u *Usage) sinceOrigin() (from, to time.Duration) {
+	if u.Origin.IsZero() {
+		return 0, u.To.Sub(u.From)
+	}
+	return u.From.Sub(u.Origin), u.To.Sub(u.Origin)
 }
 
-// MachineCost is what a provider bills for a machine from one moment to
-// another: at least the minimum, rounded up to the increment.
+// MachineCost is what a provider bills for a machine at a price per hour from
+// one moment to another: at least the minimum, rounded up to the increment (0:
+// neither). A machine that began to be billed never (a zero from), or not
+// before its end, costs nothing.
 func MachineCost(price money.Amount, from, to time.Time, increment, minimum time.Duration) money.Amount {
-	t := max(to.Sub(from), minimum, 0)
-	if increment > 0 {
-		t = (t + increment - 1) / increment * increment
+	if from.IsZero() || !to.After(from) {
+		return 0
 	}
-	return until(price, t, Whole)
+	t := max(to.Sub(from), minimum)
+	if increment > 0 {
+		if over := t % increment; over > 0 && t <= math.MaxInt64-increment {
+			t += increment - over
+		}
+	}
+	return timed(price, t, Whole)
 }
 
-// Rest is the idle time of a machine that is gone: what it cost less what its
-// attempts were charged. It is not below zero as long as the attempts' shares
-// fit into the machine.
-func Rest(cost money.Amount, charges []Charge) money.Amount {
-	for i := range charges {
-		cost -= charges[i].Amount
+// Settle is the idle time of a machine that is gone, with its charge: what the
+// machine cost in all less what was charged of it before. u says which machine
+// and whose, from the start of its billing to its end. Shares and idle time
+// then are the machine's cost, to the nano-unit. As long as the attempts'
+// shares fit into the machine, the rest is not below zero; where it is (an
+// attempt was charged beyond the end that the provider tells), it takes back
+// what was too much.
+func Settle(u Usage, t Tariff, cost, charged money.Amount) (Usage, Charge) {
+	u.Kind, u.Job, u.Attempt, u.Share = Idle, 0, "", 0
+	c := Charge{Key: u.Key, Amount: cost - charged, Known: true, Currency: t.Currency, Assumed: t.Assumed, Source: t.Source, AsOf: t.AsOf}
+	if t.Price != nil {
+		c.Price = *t.Price
 	}
-	return cost
+	if cost > 0 && c.Amount > 0 {
+		u.Share = int64(floor(int64(c.Amount), Whole, 1, int64(cost), 1))
+	}
+	return u, c
+}
+
+// timed is floor(price x time x share).
+func timed(price money.Amount, t time.Duration, share int64) money.Amount {
+	return floor(int64(price), int64(t), share, int64(time.Hour), Whole)
+}
+
+// floor is a x b x c / (d x e), rounded down. Without a price or a quantity it
+// is 0, and what does not fit is the greatest amount.
+func floor(a, b, c, d, e int64) money.Amount {
+	if a <= 0 || b <= 0 || c <= 0 {
+		return 0
+	}
+	x := new(big.Int).Mul(big.NewInt(a), big.NewInt(b))
+	x.Mul(x, big.NewInt(c))
+	x.Quo(x, new(big.Int).Mul(big.NewInt(d), big.NewInt(e)))
+	if !x.IsInt64() {
+		return math.MaxInt64
+	}
+	return money.Amount(x.Int64())
 }

@@ -66,6 +66,7 @@ type meter struct {
 	saves     bool    // the job has a checkpoint block
 	resumable bool    // an interruption loses no work (a service)
 	idle      float64 // I
+	mix       *mix    // set where the spot policy decides
 	increment float64
 	minimum   float64
 
@@ -89,6 +90,14 @@ func (m *meter) tau(h float64) float64 {
 	return h
 }
 
+// writes is the time for the checkpoints of h useful hours.
+func (m *meter) writes(h float64) float64 {
+	if tau := m.tau(h); tau > 0 {
+		return m.write * h / tau
+	}
+	return 0
+}
+
 // running is E, the expected running hours for h useful hours.
 //
 // Without interruptions it is h and the writes of checkpoints. With them each
@@ -101,7 +110,7 @@ func (m *meter) running(h float64) (e, writes float64) {
 	if tau <= 0 {
 		return 0, 0
 	}
-	writes = m.write * h / tau
+	writes = m.writes(h)
 	switch {
 	case m.lambda <= 0:
 		return h + writes, writes
@@ -115,6 +124,11 @@ func (m *meter) running(h float64) (e, writes float64) {
 // at sums what h useful hours come to. ok is false when interruptions make
 // the expectation explode; err is an amount that does not fit.
 func (m *meter) at(h float64) (s Sum, ok bool, err error) {
+	if m.mix != nil {
+		w := m.ways(h)
+		s, err = m.along(w, w.Way)
+		return s, true, err
+	}
 	e, writes := m.running(h)
 	if !(e <= maxStretch*h) {
 		return Sum{Useful: h, Running: e}, false, nil
@@ -139,7 +153,19 @@ func (m *meter) at(h float64) (s Sum, ok bool, err error) {
 	hours(Interruptions, e-h-writes)
 	hours(Idle, m.idle)
 	hours(Rounding, s.Billed-net)
-	if err == nil && m.diskMonth != 0 {
+	var billed money.Amount
+	if err == nil {
+		billed, err = m.price.For(duration(s.Billed))
+	}
+	if err == nil {
+		err = m.total(&s, billed)
+	}
+	return s, true, err
+}
+
+// total adds to what the billed hours cost all that is paid beside them.
+func (m *meter) total(s *Sum, billed money.Amount) (err error) {
+	if m.diskMonth != 0 {
 		s.Parts[Disk], err = m.diskMonth.MulDiv(int64(duration(s.Wall)), int64(money.Month))
 	}
 	if err == nil && m.addressHour != 0 {
@@ -148,21 +174,17 @@ func (m *meter) at(h float64) (s Sum, ok bool, err error) {
 			s.Parts[Fees], err = s.Parts[Fees].Add(a)
 		}
 	}
-	var billed money.Amount
-	if err == nil {
-		billed, err = m.price.For(duration(s.Billed))
-	}
 	if err != nil {
-		return s, true, err
+		return err
 	}
 	s.Parts[Compute] = billed - s.Parts[Startup] - s.Parts[Checkpoints] - s.Parts[Interruptions] - s.Parts[Idle] - s.Parts[Rounding]
 	s.Cost = billed
 	for p := Disk; p < numParts; p++ {
 		if s.Cost, err = s.Cost.Add(s.Parts[p]); err != nil {
-			return s, true, err
+			return err
 		}
 	}
-	return s, true, nil
+	return nil
 }
 
 // round gives the hours that are billed for net hours: with one attempt up to

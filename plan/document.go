@@ -72,13 +72,23 @@ type OptionDocument struct {
 		Marginal *money.Amount           `json:"marginal"`
 		Parts    map[string]money.Amount `json:"parts"`
 	} `json:"cost"`
-	EnergyKWh       *float64 `json:"energy_kwh"`
-	CO2Kg           *float64 `json:"co2_kg"`
-	WorkPerDollar   *float64 `json:"work_per_dollar"`
-	WorkUnit        string   `json:"work_unit,omitempty"`
-	LateProbability *float64 `json:"late_probability"`
-	Pareto          bool     `json:"pareto"`
-	Warnings        []string `json:"warnings"`
+	EnergyKWh       *float64            `json:"energy_kwh"`
+	CO2Kg           *float64            `json:"co2_kg"`
+	WorkPerDollar   *float64            `json:"work_per_dollar"`
+	WorkUnit        string              `json:"work_unit,omitempty"`
+	LateProbability *float64            `json:"late_probability"`
+	SpotPolicy      *SpotPolicyDocument `json:"spot_policy"`
+	Pareto          bool                `json:"pareto"`
+	Warnings        []string            `json:"warnings"`
+}
+
+// SpotPolicyDocument is how spot with a deadline is used.
+type SpotPolicyDocument struct {
+	OnDemandOffer     string       `json:"on_demand_offer"`
+	OnDemandPriceHour money.Amount `json:"on_demand_price_hour"` // of all machines, in the plan's currency
+	OnDemandHours     float64      `json:"on_demand_hours"`
+	SpotHours         float64      `json:"spot_hours"`
+	Changeovers       float64      `json:"changeovers"`
 }
 
 // AlternativeDocument is one alternative.
@@ -154,6 +164,9 @@ func (o *Option) document() OptionDocument {
 	d.EnergyKWh, d.CO2Kg = known(o.Energy, o.Energy > 0), known(o.CO2, o.CO2 >= 0)
 	d.WorkPerDollar, d.WorkUnit = known(o.WorkPerDollar, o.WorkPerDollar > 0), w.Unit
 	d.LateProbability = known(o.Late, o.Late >= 0)
+	if p := o.Policy; p != nil {
+		d.SpotPolicy = &SpotPolicyDocument{p.OnDemand.ID, p.OnDemandPrice, number(p.OnDemandHours), number(p.SpotHours), number(p.Changeovers)}
+	}
 	return d
 }
 

@@ -6,19 +6,22 @@ import "math"
 // hours are taken at their P10, P50 and P90 with the weights 0.3, 0.4 and 0.3.
 // Without interruptions the rest is certain. With them the job ends early when
 // none comes, with the probability exp(-lambda x running hours); else the time
-// that they add is taken as exponential around its mean.
+// that they add is taken as exponential around its mean. The spot policy is in
+// time whenever on-demand would be, so with it only the hours count.
 func (r *ranker) late(opt *Option, m *meter) {
-	h := opt.Work.Hours
 	opt.Late = 0
-	for _, q := range []struct{ hours, weight float64 }{{h.P10, 0.3}, {h.P50, 0.4}, {h.P90, 0.3}} {
-		writes := m.write * q.hours / math.Max(m.tau(q.hours), 1e-9)
+	for _, q := range weighted(opt.Work.Hours) {
+		writes := m.writes(q.hours)
+		if m.mix != nil {
+			writes = m.calmWrites(q.hours)
+		}
 		least := m.startup + q.hours + writes + m.idle
 		room := r.deadline*(1+1e-9) - least
 		if room < 0 {
 			opt.Late += q.weight
 			continue
 		}
-		if m.lambda <= 0 || m.resumable {
+		if m.lambda <= 0 || m.resumable || m.mix != nil {
 			continue
 		}
 		s, ok, err := m.at(q.hours)
@@ -32,4 +35,15 @@ func (r *ranker) late(opt *Option, m *meter) {
 		}
 	}
 	opt.Late = math.Min(1, opt.Late)
+}
+
+// weightedHours stand for a share of all cases.
+type weightedHours struct{ hours, weight float64 }
+
+// weighted takes uncertain hours at three points.
+func weighted(h Quantiles) []weightedHours {
+	if h.P10 == h.P90 {
+		return []weightedHours{{h.P50, 1}}
+	}
+	return []weightedHours{{h.P10, 0.3}, {h.P50, 0.4}, {h.P90, 0.3}}
 }

@@ -86,13 +86,14 @@ type Option struct {
 	Price money.Amount // per hour of all machines, in the plan's currency
 	Sum   Sum          // at the expected hours
 
-	Startup       float64 // S, hours
-	BilledStartup float64 // Sb, hours
-	Lambda        float64 // interruptions per running hour of the gang
-	Restart       float64 // d, hours billed per restart
-	Wait          float64 // w, hours waited per interruption, not billed
-	Tau           float64 // useful hours between checkpoints
-	Write         float64 // cp, hours per checkpoint
+	Startup       float64     // S, hours
+	BilledStartup float64     // Sb, hours
+	Lambda        float64     // interruptions per running hour of the gang
+	Restart       float64     // d, hours billed per restart
+	Wait          float64     // w, hours waited per interruption, not billed
+	Tau           float64     // useful hours between checkpoints
+	Write         float64     // cp, hours per checkpoint
+	Policy        *SpotPolicy // of spot with a deadline; else nil
 
 	CostP10, CostP50, CostP90 money.Amount
 	WallP10, WallP50, WallP90 float64

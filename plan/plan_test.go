@@ -89,6 +89,9 @@ func runText(t *testing.T, section map[string]string) string {
 			}
 		}
 		b.WriteByte('\n')
+		if p := o.Policy; p != nil {
+			fmt.Fprintf(&b, "  %.4g h on spot, %.4g h on %s at %s, %.3g changeovers, p10 %s p90 %s\n", p.SpotHours, p.OnDemandHours, p.OnDemand.ID, p.OnDemandPrice, p.Changeovers, o.CostP10, o.CostP90)
+		}
 		for _, w := range o.Warnings() {
 			fmt.Fprintf(&b, "  ! %s\n", w)
 		}

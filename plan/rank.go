@@ -12,16 +12,15 @@ import (
 	"github.com/destajo/destajo/money"
 	"github.com/destajo/destajo/offer"
 	"github.com/destajo/destajo/plan/estimate"
+	"github.com/destajo/destajo/spot"
 )
 
 // What is taken when neither job nor offer says.
 const (
-	assumedStartup  = 5.0 / 60 // hours from request to running
-	assumedWrite    = 1.0 / 60 // hours to write a checkpoint
-	assumedRecovery = 1.0      // recoveries per waiting hour, notes of the 2022-23 spot probes
-	assumedLambda   = 0.3      // interruptions per running hour of one machine, the same source
-	assumedImageGB  = 8.0      // size of a training image, compressed
-	likelyLate      = 0.5      // above this probability an option is never recommended
+	assumedStartup = 5.0 / 60 // hours from request to running
+	assumedWrite   = 1.0 / 60 // hours to write a checkpoint
+	assumedImageGB = 8.0      // size of a training image, compressed
+	likelyLate     = 0.5      // above this probability an option is never recommended
 )
 
 // Rank puts every offer to the job. It fails when the job's work cannot be
@@ -69,6 +68,8 @@ type ranker struct {
 	}
 	deadline  float64 // hours from now; 0: none
 	estimates map[estimateKey]*estimated
+	twins     map[twinKey]twin // on-demand offers that take over from spot; nil until asked for
+	outlooks  map[outlook]*spot.Forecast
 	work      *estimate.Job // of a model; nil for stated hours and units
 	least     int           // GPUs, of a variant that needs more than the job asks
 	scratch   meter         // of the offer that is weighed
@@ -94,7 +95,7 @@ type estimated struct {
 func newRanker(in Input) (*ranker, error) {
 	j := in.Job
 	r := &ranker{in: in, job: j, currency: in.Currency, nodes: max(1, j.Resources.Nodes), wanted: j.Resources.GPUs,
-		estimates: map[estimateKey]*estimated{}}
+		estimates: map[estimateKey]*estimated{}, outlooks: map[outlook]*spot.Forecast{}}
 	if r.currency == "" {
 		r.currency = "USD"
 	}
@@ -364,18 +365,16 @@ func (r *ranker) meter(o *offer.Offer, opt *Option) (*meter, error) {
 
 	m.resumable = j.Work.Traffic != nil
 	if o.Terms == offer.Spot {
-		rate := o.InterruptionsPerHour
-		if !rate.Known {
-			rate = offer.Some(assumedLambda)
-		}
+		lost, back := spot.Default(o.GPUCount)
+		lost, back = o.InterruptionsPerHour.Or(lost), o.RecoveriesPerHour.Or(back)
 		if !o.InterruptionsPerHour.Known || o.InterruptionsAssumed {
 			opt.flags |= flagAssumedRate
 		}
-		m.lambda = rate.Value * float64(opt.Nodes)
+		m.lambda = lost * float64(opt.Nodes)
 		if m.resumable { // the machines of a service are replaced one by one
-			m.lambda = rate.Value
+			m.lambda = lost
 		}
-		m.wait = 1 / o.RecoveriesPerHour.Or(assumedRecovery)
+		m.wait = 1 / back
 	}
 	m.restart = m.billed
 	if c := j.Checkpoint; c != nil {
@@ -395,6 +394,11 @@ func (r *ranker) meter(o *offer.Offer, opt *Option) (*meter, error) {
 	}
 	opt.Startup, opt.BilledStartup, opt.Lambda = m.startup, m.billed, m.lambda
 	opt.Restart, opt.Wait, opt.Write = m.restart, m.wait, m.write
+	if o.Terms == offer.Spot {
+		if err := r.mixed(o, opt, m); err != nil {
+			return nil, err
+		}
+	}
 	return m, r.extras(o, opt, m)
 }
 
@@ -545,7 +549,14 @@ func (r *ranker) sum(o *offer.Offer, opt *Option, m *meter) (Refusal, error) {
 	opt.Sum, opt.Tau = s, m.tau(h.Expected)
 	opt.CostP10, opt.CostP50, opt.CostP90 = s.Cost, s.Cost, s.Cost
 	opt.WallP10, opt.WallP50, opt.WallP90 = s.Wall, s.Wall, s.Wall
-	if h.P10 != h.Expected || h.P90 != h.Expected {
+	if p := opt.Policy; p != nil {
+		f := m.ways(h.Expected)
+		way := f.of(f.Way)
+		p.OnDemandHours, p.SpotHours, p.Changeovers = way.OnDemandH, way.SpotH, way.Changeovers
+		if err := m.spread(opt); err != nil {
+			return Refusal{}, err
+		}
+	} else if h.P10 != h.Expected || h.P90 != h.Expected {
 		for _, q := range []struct {
 			hours float64
 			cost  *money.Amount

@@ -112,6 +112,9 @@ const (
 	flagStoppedFull
 	flagUncheckedLimit
 	flagArray
+	flagNoSaves
+	flagNoTwin
+	flagFarTwin
 	numFlags = iota
 )
 
@@ -138,6 +141,8 @@ var notes = [numFlags]string{
 	20: "memory is tight",
 	21: "a stopped machine is billed in full: end it",
 	22: "limits.cost not checked in full: a part of the cost is unknown",
+	24: "without checkpoints an interruption loses the work: spot alone, without a move to on-demand",
+	25: "no on-demand offer takes over from it under the job's rules: spot alone",
 }
 
 // Warnings gives what a reader must know about the option, in words.
@@ -154,6 +159,8 @@ func (o *Option) Warnings() []string {
 			out = append(out, fmt.Sprintf("pays for %d GPUs and uses %d", o.Offer.GPUCount, o.Work.Count))
 		case flagArray:
 			out = append(out, fmt.Sprintf("cost of one of %d equal jobs: all cost %s", o.array, (o.Sum.Cost*money.Amount(o.array)).Fixed(2)))
+		case flagFarTwin:
+			out = append(out, "on-demand takes over at "+o.Policy.OnDemand.Provider+": its own provider offers none")
 		case flagLikelyLate:
 			out = append(out, fmt.Sprintf("likely late: %.0f %%", 100*o.Late))
 		default:

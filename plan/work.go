@@ -175,7 +175,7 @@ func (r *ranker) variants(p *Plan) []Alternative {
 // variant finds the cheapest offer for a changed job.
 func (r *ranker) variant(v estimate.Variant) (Alternative, bool) {
 	c := *r
-	c.work, c.least, c.estimates = v.Job, v.Count, map[estimateKey]*estimated{}
+	c.work, c.least, c.estimates, c.twins = v.Job, v.Count, map[estimateKey]*estimated{}, nil
 	var best Option
 	for _, o := range r.in.Offers {
 		var opt Option

@@ -26,13 +26,13 @@ type Way struct {
 // Cost is that of the hours at prices per hour.
 func (w Way) Cost(onDemand, spot float64) float64 { return w.OnDemandH*onDemand + w.SpotH*spot }
 
-// drawnWays is how many ways a forecast draws.
-const drawnWays = 100
+// drawnWays is how many ways a forecast draws: its mean is known to a hundredth.
+const drawnWays = 200
 
 // Expect forecasts our policy for a job that has started and whose spot is
 // taken away and comes back at these rates per hour, beginning with spot there.
 // A changeover may count the work that a loss costs. The job's gap does not
-// matter: decisions are as dense as the rates ask for, at most 600 to the
+// matter: decisions are as dense as the rates ask for, at most 400 to the
 // deadline. The same input gives the same forecast, in a millisecond or two. A job
 // that cannot be in time runs on on-demand from the start and ends late.
 func Expect(j Job, lost, back float64) Forecast {
@@ -45,20 +45,25 @@ func Expect(j Job, lost, back float64) Forecast {
 	slack = min(slack, 10*(j.Work+j.Restart+3600/max(back, 1e-6)))
 	o := newOutlook(j, slack, lost, back)
 	o.solve()
-	f := Forecast{Way: o.scaled(o.mean()), First: OnDemand}
+	f := Forecast{First: OnDemand, Drawn: make([]Way, drawnWays)}
 	if o.first == onSpot {
 		f.First = Spot
 	}
-	for range drawnWays {
-		f.Drawn = append(f.Drawn, o.scaled(o.draw()))
+	for i := range f.Drawn {
+		w := o.scaled(o.draw(uint64(i)))
+		f.Drawn[i] = w
+		f.OnDemandH += w.OnDemandH / drawnWays
+		f.SpotH += w.SpotH / drawnWays
+		f.Changeovers += w.Changeovers / drawnWays
+		f.EndH += w.EndH / drawnWays
 	}
 	slices.SortFunc(f.Drawn, func(a, b Way) int { return cmp.Compare(a.Cost(j.OnDemand, j.Spot), b.Cost(j.OnDemand, j.Spot)) })
 	return f
 }
 
 // outlook is the programme of a job in a climate without memory, small enough
-// to know the choice in every state and what comes of them all. A state is what
-// the job is on and whether spot is there, with a slack of the grid.
+// to know the choice in every state. A state is what the job is on and whether
+// spot is there, with a slack of the grid.
 type outlook struct {
 	job     Job
 	step    float64 // seconds
@@ -95,16 +100,17 @@ const (
 
 func newOutlook(j Job, slack, lost, back float64) *outlook {
 	deadline := j.Work + slack
-	step := min(gridSeconds, 900/max(lost+back, 1e-9))
-	step = max(min(step, deadline/100), deadline/600)
+	step := min(900, 0.4*3600/max(lost+back, 1e-9))
+	step = max(min(step, deadline/100), deadline/400)
 	// Changeovers and steps are made of whole units where slack is short.
 	unit := step / 8
 	if n := math.Round(j.Restart / unit); n > 0 {
 		unit = j.Restart / n
 	}
-	o := &outlook{job: j, step: 8 * unit, seed: 88172645463325252}
+	o := &outlook{job: j, step: 8 * unit}
 	o.steps = int(math.Ceil(deadline/o.step - tiny))
-	o.gone, o.back = -math.Expm1(-lost*o.step/3600), -math.Expm1(-back*o.step/3600)
+	// Runs of steps are as long on average as the rates say.
+	o.gone, o.back = min(1, lost*o.step/3600), min(1, back*o.step/3600)
 	widest := max(2*o.step, slack/40)
 	for s, width := 0.0, unit; s < slack-tiny; s += width {
 		o.slack = append(o.slack, s)
@@ -199,117 +205,61 @@ func (o *outlook) solve() {
 	}
 }
 
-// take adds to a way what is done in a state for a step, and gives the choice
-// and the state after it, if spot neither came nor went.
-func (o *outlook) take(w *Way, weight, work float64, n, s, k int) (choice, int) {
-	c := o.choices[n][s][k]
-	with := s == idleWith || s == demandWith || s == onSpot
-	switch {
-	case c == wait && with:
-		return c, idleWith
-	case c == wait:
-		return c, idleWithout
-	case c == enterSpot:
-		s = onSpot
-	case c == enterOD && with:
-		s = demandWith
-	case c == enterOD:
-		s = demandWithout
-	}
-	if c != stay {
-		work += o.job.Restart
-		w.Changeovers += weight
-	}
-	paid := weight * min(o.step, work) / 3600
-	if s == onSpot {
-		w.SpotH += paid
-	} else {
-		w.OnDemandH += paid
-	}
-	return c, s
-}
-
-// changed gives the state after spot has come or gone, and the probability of it.
-func (o *outlook) changed(s int) (int, float64) {
-	switch s {
-	case idleWithout:
-		return idleWith, o.back
-	case demandWithout:
-		return demandWith, o.back
-	case demandWith:
-		return demandWithout, o.gone
-	}
-	return idleWithout, o.gone
-}
-
-// mean carries the probability of every state from now to the end. Between two
-// points of slack it is shared out so that slack keeps its mean.
-func (o *outlook) mean() Way {
-	nk := len(o.slack)
-	var now, next [numStates][]float64
-	for s := range numStates {
-		now[s], next[s] = make([]float64, nk), make([]float64, nk)
-	}
-	now[o.first][o.start] = 1
+// draw follows one way by chance. It keeps the slack as it is and chooses as at
+// the grid's point below, so that it is in time.
+func (o *outlook) draw(number uint64) Way {
 	var w Way
-	for n := o.steps; n >= 0; n-- {
-		for s := range numStates {
-			clear(next[s])
-		}
-		for s := range numStates {
-			for k, p := range now[s] {
-				if p == 0 {
-					continue
-				}
-				if o.outstanding(n, k) <= tiny {
-					w.EndH += p * o.end(o.slack[k])
-					continue
-				}
-				c, to := o.take(&w, p, o.outstanding(n, k), n, s, k)
-				turned, chance := o.changed(to)
-				i, f := int(o.move[c].point[k]), float64(o.move[c].part[k])
-				next[to][i] += p * (1 - chance) * (1 - f)
-				next[turned][i] += p * chance * (1 - f)
-				if f > 0 {
-					next[to][i+1] += p * (1 - chance) * f
-					next[turned][i+1] += p * chance * f
-				}
-			}
-		}
-		now, next = next, now
-	}
-	return w
-}
-
-// draw follows one way by chance. Its slack is exact; the choice is that of
-// the grid's point below, which is in time with less.
-func (o *outlook) draw() Way {
-	var w Way
-	s, n, slack := o.first, o.steps, o.slack[o.start]
-	for {
-		left := float64(n)*o.step - slack
-		if left <= tiny {
-			w.EndH = o.end(slack)
+	s, slack, changeover := o.first, o.slack[o.start], 0.0
+	for n := o.steps; ; n-- {
+		if float64(n)*o.step-slack <= tiny {
+			w.EndH = (float64(o.steps)*o.step - slack) / 3600
 			return w
 		}
 		k, _ := between(o.slack, slack)
-		c, to := o.take(&w, 1, left, n, s, k)
+		c := o.choices[n][s][k]
+		with := s == idleWith || s == demandWith || s == onSpot
+		if c != stay { // what is left of a changeover was for nothing, but is not paid
+			slack += changeover
+			changeover = 0
+			s = idleWithout
+			if with {
+				s = idleWith
+			}
+		}
 		switch c {
 		case wait:
 			slack -= o.step
-		case enterOD, enterSpot:
-			slack = max(0, slack-o.job.Restart)
+		case enterOD:
+			s += demandWithout
+		case enterSpot:
+			s = onSpot
 		}
-		s = to
-		if turned, chance := o.changed(to); o.chance() < chance {
-			s = turned
+		if c == enterOD || c == enterSpot {
+			w.Changeovers++
+			changeover = o.job.Restart
+			slack = max(0, slack-changeover)
 		}
-		n--
+		if c != wait {
+			changeover = max(0, changeover-o.step)
+			paid := min(o.step, float64(n)*o.step-slack) / 3600
+			if s == onSpot {
+				w.SpotH += paid
+			} else {
+				w.OnDemandH += paid
+			}
+		}
+		switch x := chance(number, uint64(n)); {
+		case s == onSpot && x < o.gone:
+			s = idleWithout
+			slack += changeover
+			changeover = 0
+		case s != onSpot && with && x < o.gone:
+			s--
+		case !with && x < o.back:
+			s++
+		}
 	}
 }
-
-// end is the hour at which a job is done that has a slack left.
-func (o *outlook) end(slack float64) float64 { return (float64(o.steps)*o.step - slack) / 3600 }
 
 // scaled corrects a way for the whole steps that the programme was solved for.
 func (o *outlook) scaled(w Way) Way {
@@ -318,11 +268,11 @@ func (o *outlook) scaled(w Way) Way {
 	return Way{OnDemandH: w.OnDemandH * f, SpotH: w.SpotH * f, Changeovers: w.Changeovers, EndH: w.EndH + (o.job.Work-solved)/3600}
 }
 
-// chance is the next number of a fixed sequence (xorshift): chance here must
-// not be chance.
-func (o *outlook) chance() float64 {
-	o.seed ^= o.seed << 13
-	o.seed ^= o.seed >> 7
-	o.seed ^= o.seed << 17
-	return float64(o.seed>>11) / (1 << 53)
+// chance is a fixed number for a step of a way (the mixer of SplitMix64): chance
+// here must not be chance, and other prices meet the same luck.
+func chance(number, step uint64) float64 {
+	x := (number<<32 | step) * 0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return float64((x^x>>31)>>11) / (1 << 53)
 }

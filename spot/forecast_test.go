@@ -93,18 +93,17 @@ func TestExpectAgreesWithTheSimulator(t *testing.T) {
 		j := Job{Work: c.work * 3600, Deadline: c.deadline * 3600, Restart: c.restart * 3600, Gap: 300, OnDemand: 1, Spot: c.spot}
 		f := Expect(j, c.lost, c.back)
 		j.Deadline += j.Restart // the simulator begins with a changeover
-		o := outlook{seed: 1}
 		p := newSteady(c.lost, c.back)
 		up, gone := -math.Expm1(-c.back*j.Gap/3600), -math.Expm1(-c.lost*j.Gap/3600)
 		const runs = 1000
 		var costs []float64
 		mean, changes := 0.0, 0.0
-		for range runs {
+		for i := range runs {
 			tr := &Trace{Gap: j.Gap, Available: make([]bool, int(j.Deadline/j.Gap)+3)}
 			there := true
 			for k := range tr.Available {
 				tr.Available[k] = there
-				if x := o.chance(); there && x < gone || !there && x < up {
+				if x := chance(uint64(i), uint64(k)); there && x < gone || !there && x < up {
 					there = !there
 				}
 			}

@@ -29,7 +29,7 @@ line; nothing is left out silently.`,
 			if from == "" {
 				return fault.New(fault.Invalid, "of which tool is %s?", args[0]).Hint("add --from skypilot or --from dstack")
 			}
-			all, err := a.convertFile(args[0], data, from)
+			all, err := a.convertFile(args[0], data, from, nil) // values of this machine stay out of the file
 			if err != nil {
 				return err
 			}

@@ -65,7 +65,7 @@ func (a *app) run(path string, o runOptions) error {
 	}
 	texts := []converted{{text: data, dir: folderOf(path)}}
 	if o.from != "" {
-		if texts, err = a.convertFile(path, data, o.from); err != nil {
+		if texts, err = a.convertFile(path, data, o.from, a.Getenv); err != nil {
 			return err
 		}
 	}
@@ -127,14 +127,14 @@ func folderOf(path string) string {
 }
 
 // convertFile turns a foreign job file into ours, and says what is not carried over.
-func (a *app) convertFile(path string, data []byte, format string) ([]converted, error) {
+func (a *app) convertFile(path string, data []byte, format string, env func(string) string) ([]converted, error) {
 	var results []convert.Result
 	var err error
 	switch format {
 	case "skypilot":
-		results, err = convert.SkyPilot(path, data, a.Getenv)
+		results, err = convert.SkyPilot(path, data, env)
 	case "dstack":
-		results, err = convert.DStack(path, data, a.Getenv)
+		results, err = convert.DStack(path, data, env)
 	default:
 		return nil, fault.New(fault.Invalid, "unknown format %q", format).Hint("--from takes skypilot or dstack")
 	}

@@ -54,7 +54,7 @@ func (d *draft) parts(a *machine.Attempt, t *machine.Task, m *machine.Machine, t
 	if m.Asked.Equal(a.Made) {
 		origin = m.BilledFrom()
 	}
-	if origin.IsZero() {
+	if origin.IsZero() || m.Handle == "" && m.Booted.IsZero() { // nobody knows yet whether there is such a machine
 		return nil
 	}
 	if !m.Gone.IsZero() && to.After(m.Gone) {

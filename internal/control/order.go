@@ -24,8 +24,8 @@ func (l *Loop) orders(m *machine.Machine, attempts []*machine.Attempt) *orders {
 		for i := range a.Tasks {
 			if a.Tasks[i].Machine == m.ID {
 				t := ordered{id: machine.TaskID(a.ID, i), rank: i, attempt: a, job: j, spec: l.snap.Specs[specOf(j)]}
-				if t.hosts, t.ready = l.gang(a); len(a.Tasks) > 1 && t.hosts == nil {
-					continue // a gang is told of once all of its machines are known
+				if t.hosts, t.ready = l.gang(a); len(a.Tasks) > 1 && t.hosts == nil && a.State != machine.Leaving {
+					continue // a gang is told to start once all of its machines are known
 				}
 				o.tasks = append(o.tasks, t)
 			}

@@ -37,11 +37,14 @@ func (s *sky) combine(v value, all []*candidate) {
 			}
 		}
 	}
-	if len(usable) == 0 {
-		s.d.noGPU = !slices.ContainsFunc(all, func(c *candidate) bool { return c.accelerators || c.instance })
-		return
+	none := len(usable) == 0
+	if none { // all that they ask for stays, for the one who changes it
+		usable = all
 	}
 	s.combineGPUs(v, usable)
+	if none {
+		s.d.noGPU = s.d.noGPU && !slices.ContainsFunc(all, func(c *candidate) bool { return c.accelerators || c.instance })
+	}
 	s.combinePlaces(v, usable)
 	s.combineRest(v, usable)
 	if differing(usable) > 1 {

@@ -12,7 +12,7 @@ import (
 // DStack reads a configuration of dstack: a task, a dev environment or a
 // service. env gives the value of a variable that the file leaves open; nil has
 // none. The error joins every mistake, each with line, column and what to do.
-func DStack(file string, data []byte, env ...func(string) string) ([]Result, error) {
+func DStack(file string, data []byte, env func(string) string) ([]Result, error) {
 	docs, err := documents(file, data)
 	if err != nil {
 		return nil, err
@@ -20,10 +20,7 @@ func DStack(file string, data []byte, env ...func(string) string) ([]Result, err
 	if len(docs) > 1 {
 		return nil, fault.New(fault.Invalid, "a second document begins here").At(file, docs[1].line, docs[1].column).Hint("one file is one configuration: split it")
 	}
-	s := &stack{reader: &reader{file: file}, d: &draft{nodes: 1}}
-	if len(env) > 0 {
-		s.env = env[0]
-	}
+	s := &stack{reader: &reader{file: file}, d: &draft{nodes: 1}, env: env}
 	if err := s.configuration(docs[0]); err != nil {
 		return nil, err
 	}
@@ -229,6 +226,8 @@ func (s *stack) onlyWhenTrue(why string) func(value) {
 	}
 }
 
+var stackSecret = regexp.MustCompile(`\$\{\{\s*secrets\.([A-Za-z0-9_-]+)\s*\}\}`)
+
 // environment reads a map of names to values, or a list of NAME=VALUE. A name
 // without value is taken from the environment.
 func (s *stack) environment(v value) {
@@ -248,6 +247,14 @@ func (s *stack) environment(v value) {
 				s.fatal(at, "has no value: set %s in the environment, or write %s=VALUE", name, name)
 				return
 			}
+		}
+		if m := stackSecret.FindStringSubmatch(text); m != nil && m[0] == strings.TrimSpace(text) {
+			s.d.secrets = sum(s.d.secrets, name)
+			s.note(at, "dstack's server keeps this secret as %s: one of the name %s must be kept here", m[1], name)
+			return
+		} else if m != nil {
+			s.fatal(at, "a secret is a whole variable here and no part of one: give it a variable, and put the rest around it in the commands")
+			return
 		}
 		s.d.env = append(s.d.env, variable{name, text})
 	}
@@ -512,6 +519,9 @@ func (s *stack) settle(doc value, kind string, at value) {
 			s.note(doc, "the commands use %s, which is not set here", name)
 		}
 	}
+	if d.image == "" && provided.MatchString(joinCommands(append(slices.Clone(s.early), s.commands...))) {
+		s.note(doc, "the commands use uv or conda, which dstack's own image has: name an image that has it, or install it")
+	}
 	before := d.fetch
 	if s.directory != "" {
 		before += "mkdir -p " + quotePath(s.directory) + " && cd " + quotePath(s.directory) + " || exit 1\n"
@@ -520,6 +530,9 @@ func (s *stack) settle(doc value, kind string, at value) {
 		d.setup = before + stackVariables + s.inShell(setup)
 	}
 	if run != "" {
+		if len(s.commands) > 0 && s.entrypoint == "" {
+			run = s.inShell(run)
+		}
 		d.run = before + stackVariables + run
 	} else if before != "" {
 		s.fatal(doc, "without commands the image's own command runs, and nothing can come before it: write commands")
@@ -527,6 +540,18 @@ func (s *stack) settle(doc value, kind string, at value) {
 }
 
 var shellPath = regexp.MustCompile(`^/[A-Za-z0-9_./+-]+$`)
+
+// inShell makes commands run in the shell of dstack: bash, or sh in an image
+// that the file names, unless it says which.
+func (s *stack) inShell(commands string) string {
+	switch {
+	case s.shell == "sh" || s.shell == "" && s.d.image != "":
+		return commands
+	case s.shell == "":
+		return inShell("bash", commands)
+	}
+	return inShell(s.shell, commands)
+}
 
 // joinCommands makes one command of all: the first that fails ends them.
 func joinCommands(all []string) string {

@@ -71,6 +71,8 @@ func (s *stack) profile() []field {
 			s.object(v, []field{{"cron", s.refuse("there are no schedules: call destajo run from cron")}})
 		}},
 		{"fleets", pool},
+		{"instances", s.drop("machines are chosen by what they have and not by their name")},
+		{"backend_options", s.drop("settings of one provider are not carried over")},
 		{"pool_name", pool},
 		{"instance_name", pool},
 		{"tags", func(v value) {

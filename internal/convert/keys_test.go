@@ -38,7 +38,7 @@ func groups() []group {
 		"repos": "[.]", "files": "[a.py]", "setup": "[a]",
 		"backends": "[aws]", "regions": "[us-east-1]", "availability_zones": "[a]", "instance_types": "[p3]", "reservation": "cr-1", "spot_policy": "auto", "retry": "true", "retry_policy": "{retry: true, duration: 1h}",
 		"max_duration": "2h", "stop_duration": "5m", "max_price": "2.5", "creation_policy": "reuse", "idle_duration": "5m", "termination_policy": "dont-destroy", "termination_idle_time": "5m",
-		"utilization_policy": "{min_gpu_utilization: 20, time_window: 30m}", "startup_order": "master-first", "stop_criteria": "master-done", "schedule": "{cron: '0 0 * * *'}", "fleets": "[a]", "pool_name": "a",
+		"utilization_policy": "{min_gpu_utilization: 20, time_window: 30m}", "startup_order": "master-first", "stop_criteria": "master-done", "schedule": "{cron: '0 0 * * *'}", "fleets": "[a]", "instances": "[a]", "backend_options": "[{type: runpod}]", "pool_name": "a",
 		"instance_name": "a", "tags": "{a: b}",
 	}
 	with := func(more map[string]string) map[string]string {

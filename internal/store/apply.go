@@ -4,7 +4,9 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"math"
 
 	"github.com/destajo/destajo/fault"
 	"github.com/destajo/destajo/internal/record"
@@ -14,6 +16,7 @@ import (
 // Apply writes changes in one transaction, or nothing. A token above 0 must be
 // that of the newest lease. On success the rows in c carry their new versions.
 func (s *Store) Apply(ctx context.Context, token int64, c *record.Changes) error {
+	sources := make([]int64, len(c.Sources)) // their new versions
 	err := s.change(ctx, func(tx *sql.Tx) error {
 		if token > 0 {
 			l, _, err := s.lease(ctx, tx)
@@ -21,16 +24,25 @@ func (s *Store) Apply(ctx context.Context, token int64, c *record.Changes) error
 				return err
 			}
 			if l.Token != token {
-				return fault.New(fault.Conflict, "another process acts on this state since")
+				return fault.New(fault.Conflict, "another process took the lease of this state").Hint("this one must read the state anew; nothing was changed")
 			}
 		}
 		var seq int64
-		if err := tx.QueryRowContext(ctx, "UPDATE clock SET seq = seq + 1 WHERE one = 1 RETURNING seq").Scan(&seq); err != nil {
+		err := tx.QueryRowContext(ctx, "UPDATE clock SET seq = seq + 1 WHERE one = 1 RETURNING seq").Scan(&seq)
+		if err != nil {
 			return err
 		}
 		w := writer{ctx: ctx, tx: tx, seq: seq, prepared: map[string]*sql.Stmt{}}
 		defer w.close()
-		return w.all(c)
+		if err := w.rows(c); err != nil {
+			return err
+		}
+		for i, x := range c.Sources {
+			if sources[i], err = w.source(x); err != nil {
+				return err
+			}
+		}
+		return w.appendOnly(c)
 	})
 	if err != nil {
 		return err
@@ -50,8 +62,8 @@ func (s *Store) Apply(ctx context.Context, token int64, c *record.Changes) error
 	for _, x := range c.Places {
 		x.Version++
 	}
-	for _, x := range c.Sources {
-		x.Version++
+	for i, x := range c.Sources {
+		x.Version = sources[i]
 	}
 	return nil
 }
@@ -88,7 +100,7 @@ func (w *writer) exec(text string, args ...any) (int64, error) {
 }
 
 // put writes one row over the version it was read at.
-func (w *writer) put(what any, version int64, insert, update string, args ...any) error {
+func (w *writer) put(what string, version int64, insert, update string, args ...any) error {
 	text := update
 	if version == 0 {
 		text = insert
@@ -98,9 +110,13 @@ func (w *writer) put(what any, version int64, insert, update string, args ...any
 		return err
 	}
 	if n == 0 {
-		return fault.New(fault.Conflict, "%v was changed by another process since it was read", what)
+		return changed(what)
 	}
 	return nil
+}
+
+func changed(what string) error {
+	return fault.New(fault.Conflict, "%s was changed by another process since it was read", what).Hint("read it again and decide anew; nothing was changed")
 }
 
 func body(v any) (string, error) {
@@ -108,7 +124,8 @@ func body(v any) (string, error) {
 	return string(b), err
 }
 
-func (w *writer) all(c *record.Changes) error {
+// rows writes the rows that have versions, but sources.
+func (w *writer) rows(c *record.Changes) error {
 	for _, x := range c.Jobs {
 		text, err := body(x)
 		if err != nil {
@@ -165,19 +182,27 @@ func (w *writer) all(c *record.Changes) error {
 			return err
 		}
 	}
-	for _, x := range c.Sources {
-		text, err := body(x)
-		if err != nil {
-			return err
-		}
-		if err := w.put("the source "+x.ID, x.Version,
-			`INSERT INTO sources (seq, project, live, body, id, version) VALUES ($1, $2, $3, $4, $5, $6 + 1) ON CONFLICT (id) DO UPDATE SET seq = excluded.seq, live = excluded.live, body = excluded.body, version = sources.version + 1 WHERE sources.live = 0`,
-			`UPDATE sources SET seq = $1, project = $2, live = $3, body = $4, version = version + 1 WHERE id = $5 AND version = $6`,
-			w.seq, x.Project, flag(!x.Removed), text, x.ID); err != nil {
-			return err
-		}
+	return nil
+}
+
+// source writes one source and gives its new version: one that was removed may
+// come again as new, and goes on from the version that it had.
+func (w *writer) source(x *record.Source) (version int64, err error) {
+	text, err := body(x)
+	if err != nil {
+		return 0, err
 	}
-	return w.appendOnly(c)
+	statement := `UPDATE sources SET seq = $1, project = $2, live = $3, body = $4, version = version + 1 WHERE id = $5 AND version = $6 RETURNING version`
+	if x.Version == 0 {
+		statement = `INSERT INTO sources (seq, project, live, body, id, version) VALUES ($1, $2, $3, $4, $5, $6 + 1)
+			ON CONFLICT (id) DO UPDATE SET seq = excluded.seq, project = excluded.project, live = excluded.live, body = excluded.body, version = sources.version + 1 WHERE sources.live = 0
+			RETURNING version`
+	}
+	err = w.tx.QueryRowContext(w.ctx, statement, w.seq, x.Project, flag(!x.Removed), text, x.ID, x.Version).Scan(&version)
+	if errors.Is(err, sql.ErrNoRows) {
+		err = changed("the source " + x.ID)
+	}
+	return version, err
 }
 
 // appendOnly writes what is never changed.
@@ -228,16 +253,27 @@ func (w *writer) appendOnly(c *record.Changes) error {
 	return nil
 }
 
+// count adds to a counter, unless the sum would pass its limit or what a number
+// holds. Less never passes a limit.
 func (w *writer) count(x record.Counter) error {
+	least, most := int64(math.MinInt64), int64(math.MaxInt64) // of the value before
+	switch {
+	case x.Add > 0 && x.Limit > 0:
+		most = x.Limit - x.Add
+	case x.Add > 0:
+		most -= x.Add
+	default:
+		least -= x.Add
+	}
 	if _, err := w.exec(`INSERT INTO counters (name, value) VALUES ($1, 0) ON CONFLICT (name) DO NOTHING`, x.Key); err != nil {
 		return err
 	}
-	n, err := w.exec(`UPDATE counters SET value = value + $1 WHERE name = $2 AND ($3 = 0 OR value + $4 <= $5)`, x.Add, x.Key, x.Limit, x.Add, x.Limit)
+	n, err := w.exec(`UPDATE counters SET value = value + $1 WHERE name = $2 AND value BETWEEN $3 AND $4`, x.Add, x.Key, least, most)
 	if err != nil {
 		return err
 	}
 	if n == 0 {
-		return fault.New(fault.OverLimit, "%s would pass its limit", x.Key)
+		return fault.New(fault.OverLimit, "%s would pass its limit", x.Key).Hint("wait until something of it is free again, or raise the limit; nothing was changed")
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -29,17 +30,20 @@ func (s *Store) Version(ctx context.Context) (int64, error) {
 		}
 		s.watch, s.seen = c, -1
 	}
+	// The number of changes that others made is of this connection alone, so it
+	// is always asked on the same one, and before what it stands for is read.
 	var v int64
-	if err := s.watch.QueryRowContext(ctx, "PRAGMA data_version").Scan(&v); err != nil {
+	err := s.watch.QueryRowContext(ctx, "PRAGMA data_version").Scan(&v)
+	if err == nil && v != s.seen {
+		if err = s.watch.QueryRowContext(ctx, "SELECT seq FROM clock WHERE one = 1").Scan(&s.newest); err == nil {
+			s.seen = v
+		}
+	}
+	if err != nil {
+		_ = s.watch.Close()
+		s.watch = nil
 		return 0, broken(err, "watching the state")
 	}
-	if v == s.seen {
-		return s.newest, nil
-	}
-	if err := s.watch.QueryRowContext(ctx, "SELECT seq FROM clock WHERE one = 1").Scan(&s.newest); err != nil {
-		return 0, broken(err, "watching the state")
-	}
-	s.seen = v
 	return s.newest, nil
 }
 
@@ -175,28 +179,22 @@ func in[T any](c *clause, column string, values []T) {
 	c.add(column+" IN ("+strings.Join(marks, ", ")+")", args...)
 }
 
-// Jobs gives jobs, newest first.
+// atOnce is how many values one statement looks for.
+const atOnce = 500
+
+// Jobs gives jobs, newest first. A list of ids that is there and empty chooses
+// nothing.
 func (s *Store) Jobs(ctx context.Context, f record.JobFilter) ([]*job.Job, error) {
 	var c clause
 	if f.Project != "" {
 		c.add("project = ?", f.Project)
 	}
 	if f.IDs != nil {
-		if len(f.IDs) > 500 { // a statement takes only so many arguments
-			var out []*job.Job
-			for part := range slices.Chunk(f.IDs, 500) {
-				x := f
-				x.IDs = part
-				some, err := s.Jobs(ctx, x)
-				if err != nil {
-					return nil, err
-				}
-				out = append(out, some...)
-			}
-			slices.SortFunc(out, func(a, b *job.Job) int { return int(b.ID - a.ID) })
-			return out, nil
+		if len(f.IDs) != 0 && len(f.IDs) <= atOnce {
+			in(&c, "id", f.IDs)
+		} else {
+			return s.jobsOf(ctx, f)
 		}
-		in(&c, "id", f.IDs)
 	}
 	if f.Array != 0 {
 		c.add("array_id = ?", f.Array)
@@ -218,6 +216,24 @@ func (s *Store) Jobs(ctx context.Context, f record.JobFilter) ([]*job.Job, error
 		rest += fmt.Sprintf(" LIMIT %d", f.Limit)
 	}
 	return jobs(ctx, s.read, rest, c.args...)
+}
+
+// jobsOf gives jobs of more ids than one statement takes, or of none.
+func (s *Store) jobsOf(ctx context.Context, f record.JobFilter) ([]*job.Job, error) {
+	ids := slices.Compact(slices.Sorted(slices.Values(f.IDs)))
+	slices.Reverse(ids)
+	var out []*job.Job
+	for f.IDs = range slices.Chunk(ids, atOnce) {
+		some, err := s.Jobs(ctx, f)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, some...)
+		if f.Limit > 0 && len(out) >= f.Limit {
+			return out[:f.Limit], nil
+		}
+	}
+	return out, nil
 }
 
 // Attempts gives the attempts of one job, oldest first.
@@ -253,7 +269,7 @@ func (s *Store) Hold(ctx context.Context, id int64) (*tenant.Hold, error) {
 		return nil, err
 	}
 	if len(all) == 0 {
-		return nil, fault.New(fault.NotFound, "nothing is held for job %d", id)
+		return nil, fault.New(fault.NotFound, "nothing is held for job %d", id).Hint("`destajo job %d` says what it costs", id)
 	}
 	return all[0], nil
 }
@@ -274,34 +290,25 @@ func (s *Store) Member(ctx context.Context, project, id string) (*tenant.Member,
 	var made int64
 	err := s.read.QueryRowContext(ctx, "SELECT version, role, made FROM members WHERE project = $1 AND id = $2", project, id).Scan(&m.Version, &m.Role, &made)
 	if errors.Is(err, sql.ErrNoRows) {
-		return nil, fault.New(fault.NotFound, "%q is no member of project %q", id, project)
+		return nil, fault.New(fault.NotFound, "%q is no member of project %q", id, project).Hint("ask an owner of the project to add you")
 	}
 	m.Made = moment(made)
 	return &m, broken(err, "reading a member")
 }
 
-// Ledger gives usage with its charges, oldest first.
+// Ledger gives usage with its charges, oldest first. A list of jobs that is
+// there and empty chooses nothing. Usage without a charge has one without key.
 func (s *Store) Ledger(ctx context.Context, f record.LedgerFilter) ([]record.Entry, error) {
 	var c clause
 	if f.Project != "" {
 		c.add("u.project = ?", f.Project)
 	}
 	if f.Jobs != nil {
-		if len(f.Jobs) > 500 {
-			var out []record.Entry
-			for part := range slices.Chunk(f.Jobs, 500) {
-				x := f
-				x.Jobs = part
-				some, err := s.Ledger(ctx, x)
-				if err != nil {
-					return nil, err
-				}
-				out = append(out, some...)
-			}
-			slices.SortStableFunc(out, func(a, b record.Entry) int { return a.To.Compare(b.To) })
-			return out, nil
+		if len(f.Jobs) != 0 && len(f.Jobs) <= atOnce {
+			in(&c, "u.job", f.Jobs)
+		} else {
+			return s.ledgerOf(ctx, f)
 		}
-		in(&c, "u.job", f.Jobs)
 	}
 	if f.Machine != "" {
 		c.add("u.machine = ?", f.Machine)
@@ -338,6 +345,22 @@ func (s *Store) Ledger(ctx context.Context, f record.LedgerFilter) ([]record.Ent
 		out = append(out, e)
 	}
 	return out, broken(rows.Err(), "reading the ledger")
+}
+
+// ledgerOf gives the ledger of more jobs than one statement takes, or of none.
+func (s *Store) ledgerOf(ctx context.Context, f record.LedgerFilter) ([]record.Entry, error) {
+	var out []record.Entry
+	for f.Jobs = range slices.Chunk(slices.Compact(slices.Sorted(slices.Values(f.Jobs))), atOnce) {
+		some, err := s.Ledger(ctx, f)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, some...)
+	}
+	slices.SortStableFunc(out, func(a, b record.Entry) int {
+		return cmp.Or(cmp.Compare(micros(a.To), micros(b.To)), cmp.Compare(micros(a.From), micros(b.From)), cmp.Compare(a.Key, b.Key))
+	})
+	return out, nil
 }
 
 // Events gives lines of the trail, oldest first; with a limit the newest ones.

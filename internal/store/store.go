@@ -11,6 +11,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net/url"
 	"os"
@@ -33,12 +34,14 @@ var migrations embed.FS
 // schema is the number of the newest migration.
 const schema = 1
 
+// patience is how long a change waits for one of another process.
+const patience = 10 * time.Second
+
 // Store is an open state. Its methods may be called at once from many
 // goroutines, and several processes may open the same file.
 type Store struct {
 	write *sql.DB // one connection
 	read  *sql.DB
-	plane record.Plane
 
 	mu     sync.Mutex // for what follows
 	watch  *sql.Conn  // sees whether the file was changed by others
@@ -58,7 +61,7 @@ func Open(ctx context.Context, path string) (*Store, error) {
 		}
 		_ = f.Close()
 	}
-	q := url.Values{"_txlock": {"immediate"}, "_pragma": {"busy_timeout(10000)", "journal_mode(WAL)", "synchronous(FULL)", "foreign_keys(1)"}}
+	q := url.Values{"_txlock": {"immediate"}, "_pragma": {fmt.Sprintf("busy_timeout(%d)", patience.Milliseconds()), "journal_mode(WAL)", "synchronous(FULL)", "foreign_keys(1)"}}
 	name := "file:" + (&url.URL{Path: path}).EscapedPath() + "?" + q.Encode()
 	s := &Store{}
 	var err error
@@ -78,30 +81,35 @@ func Open(ctx context.Context, path string) (*Store, error) {
 	return s, nil
 }
 
-// prepare brings the file to the newest schema and reads whose it is.
+// prepare brings the file to the newest schema. A file that has it costs one
+// read of one row.
 func (s *Store) prepare(ctx context.Context, path string, fresh bool) error {
-	version := ""
+	version := int64(0)
 	if !fresh {
-		err := s.read.QueryRowContext(ctx, "SELECT value FROM meta WHERE name = 'schema'").Scan(&version)
-		if err != nil && !strings.Contains(err.Error(), "no such table") && !errors.Is(err, sql.ErrNoRows) {
+		var err error
+		if version, err = s.schema(ctx); err != nil {
 			return broken(err, "reading the state %s", path)
 		}
 	}
-	if version != number(schema) {
-		if version > number(schema) {
-			return fault.New(fault.Conflict, "the state %s was written by a newer destajo (schema %s, this one knows %d)", path, version, schema).Hint("use the newer program")
-		}
+	switch {
+	case version > schema:
+		return fault.New(fault.Conflict, "the state %s was written by a newer destajo: its schema is %d, and this one knows %d", path, version, schema).Hint("use the newer program")
+	case version < schema:
 		if err := s.migrate(ctx); err != nil {
 			return broken(err, "bringing the state %s to this version", path)
 		}
 	}
-	var epoch string
-	err := s.read.QueryRowContext(ctx, "SELECT a.value, b.value FROM meta a, meta b WHERE a.name = 'plane' AND b.name = 'epoch'").Scan(&s.plane.ID, &epoch)
-	if err != nil {
-		return broken(err, "reading the state %s", path)
-	}
-	s.plane.Epoch = parse(epoch)
 	return nil
+}
+
+// schema is that of the file; 0: none yet.
+func (s *Store) schema(ctx context.Context) (int64, error) {
+	var text string
+	err := s.write.QueryRowContext(ctx, "SELECT value FROM meta WHERE name = 'schema'").Scan(&text)
+	if errors.Is(err, sql.ErrNoRows) || err != nil && strings.Contains(err.Error(), "no such table") {
+		return 0, nil
+	}
+	return parse(text), err
 }
 
 func (s *Store) migrate(ctx context.Context) error {
@@ -113,16 +121,18 @@ func (s *Store) migrate(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if _, err := p.Up(ctx); err != nil {
-		// Two commands may do this at once on a fresh state: the other one won.
-		var v string
-		if s.write.QueryRowContext(ctx, "SELECT value FROM meta WHERE name = 'schema'").Scan(&v) == nil && v == number(schema) {
-			return nil
-		}
-		if _, again := p.Up(ctx); again != nil {
-			return errors.Join(err, again)
+	// Commands that meet on a fresh state do this at once; who comes second to
+	// a table fails, and finds it the next time.
+	for range 3 {
+		if _, err = p.Up(ctx); err == nil {
+			break
 		}
 	}
+	if err != nil {
+		return err
+	}
+	// The rows come after the tables, the schema last: whoever dies here leaves
+	// a state that the next one completes.
 	var id [10]byte
 	_, _ = rand.Read(id[:]) // it never fails
 	now := micros(time.Now())
@@ -165,31 +175,39 @@ func (s *Store) Close() error {
 	return errors.Join(errs...)
 }
 
-// Plane says whose state this is.
-func (s *Store) Plane(context.Context) (record.Plane, error) { return s.plane, nil }
+// Plane says whose state this is, and its epoch now.
+func (s *Store) Plane(ctx context.Context) (record.Plane, error) {
+	var p record.Plane
+	var epoch string
+	err := s.read.QueryRowContext(ctx, "SELECT a.value, b.value FROM meta a, meta b WHERE a.name = 'plane' AND b.name = 'epoch'").Scan(&p.ID, &epoch)
+	p.Epoch = parse(epoch)
+	return p, broken(err, "reading whose state this is")
+}
 
 // NewEpoch begins a new epoch: machines of earlier ones are put aside. It is
 // for a state that was restored from a copy.
-func (s *Store) NewEpoch(ctx context.Context) (int64, error) {
-	err := s.change(ctx, func(tx *sql.Tx) error {
+func (s *Store) NewEpoch(ctx context.Context) (epoch int64, err error) {
+	err = s.change(ctx, func(tx *sql.Tx) error {
 		var text string
 		if err := tx.QueryRowContext(ctx, "SELECT value FROM meta WHERE name = 'epoch'").Scan(&text); err != nil {
 			return err
 		}
-		s.plane.Epoch = parse(text) + 1
-		_, err := tx.ExecContext(ctx, "UPDATE meta SET value = $1 WHERE name = 'epoch'", number(s.plane.Epoch))
+		epoch = parse(text) + 1
+		_, err := tx.ExecContext(ctx, "UPDATE meta SET value = $1 WHERE name = 'epoch'", number(epoch))
 		return err
 	})
-	return s.plane.Epoch, err
+	return epoch, err
 }
 
-// NextJobs reserves n numbers that follow each other.
-func (s *Store) NextJobs(ctx context.Context, n int) (int64, error) {
-	var next int64
-	err := s.change(ctx, func(tx *sql.Tx) error {
-		return tx.QueryRowContext(ctx, "UPDATE clock SET next_job = next_job + $1 WHERE one = 1 RETURNING next_job", n).Scan(&next)
+// NextJobs reserves n numbers that follow each other and gives the first.
+func (s *Store) NextJobs(ctx context.Context, n int) (first int64, err error) {
+	if n < 1 {
+		return 0, fault.New(fault.Internal, "%d job numbers were asked for", n).Hint("ask for at least one")
+	}
+	err = s.change(ctx, func(tx *sql.Tx) error {
+		return tx.QueryRowContext(ctx, "UPDATE clock SET next_job = next_job + $1 WHERE one = 1 RETURNING next_job", n).Scan(&first)
 	})
-	return next - int64(n), err
+	return first - int64(n), err
 }
 
 // leaseName is the one lease of a state.
@@ -275,21 +293,23 @@ func broken(err error, format string, args ...any) error {
 	if err == nil || errors.As(err, &known) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
-	e := fault.Wrap(fault.Internal, err, format, args...)
+	what := fmt.Sprintf(format, args...)
 	var x *sqlite.Error
 	if errors.As(err, &x) {
 		switch x.Code() & 0xff {
 		case sqlite3.SQLITE_FULL:
-			return e.Hint("the disk of DESTAJO_HOME is full: nothing was changed; make room and go on")
+			return fault.Wrap(fault.Internal, err, "%s: the disk of the state is full, and nothing was changed", what).Hint("make room on the disk of DESTAJO_HOME and do it again")
 		case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED:
-			return e.Hint("another process held the state for more than ten seconds: is its disk very slow, or a network file system?")
+			return fault.Wrap(fault.Internal, err, "%s: another process held the state for more than %v", what, patience).
+				Hint("do it again; if it stays so, the disk of DESTAJO_HOME is very slow, or a network file system")
 		case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB:
-			return e.Hint("the file is damaged: restore it from a copy; `destajo machines` of the copy then shows machines of the old epoch as quarantined")
-		case sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR:
-			return e.Hint("DESTAJO_HOME must be a folder on a local disk that you may write, with room on it")
+			return fault.Wrap(fault.Internal, err, "%s: the file of the state is damaged", what).
+				Hint("restore it from a copy and begin a new epoch: machines of the old one are then shown as quarantined, not used and not ended")
+		case sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_PERM:
+			return fault.Wrap(fault.Internal, err, "%s: its files cannot be read or written", what).Hint("DESTAJO_HOME must be a folder on a local disk that you may write, with room on it")
 		}
 	}
-	return e
+	return fault.Wrap(fault.Internal, err, "%s", what).Hint("do it again; if it stays so, look at the disk of DESTAJO_HOME")
 }
 
 func micros(t time.Time) int64 {

@@ -15,6 +15,7 @@ CREATE INDEX jobs_seq ON jobs (seq);
 CREATE INDEX jobs_live ON jobs (live);
 CREATE INDEX jobs_name ON jobs (project, name, id);
 CREATE INDEX jobs_array ON jobs (array_id);
+CREATE INDEX jobs_project ON jobs (project, id);
 
 CREATE TABLE attempts (id TEXT PRIMARY KEY, version BIGINT NOT NULL, seq BIGINT NOT NULL, project TEXT NOT NULL, member TEXT NOT NULL,
   job BIGINT NOT NULL, number BIGINT NOT NULL, live BIGINT NOT NULL, body TEXT NOT NULL);

@@ -1,5 +1,3 @@
-// Package storetest is the suite that every store passes: what each method of the
-// state promises, tried on fresh states that are opened once or several times.
 package storetest
 
 import (
@@ -21,7 +19,7 @@ var noon = time.Date(2026, 12, 1, 12, 0, 0, 123457000, time.UTC)
 // Job is a waiting job of ordinary size.
 func Job(id int64) *job.Job {
 	grams := 1.25
-	return &job.Job{ID: id, Project: tenant.DefaultProject, Member: tenant.DefaultMember, Name: fmt.Sprint("sweep-", id), Kind: "batch", Array: 1, Index: int(id - 1),
+	return &job.Job{ID: id, Project: tenant.DefaultProject, Member: tenant.DefaultMember, Name: fmt.Sprint("sweep-", id), Kind: job.Task, Array: 1, Index: int(id - 1),
 		Text: "name: sweep\nrun: python train.py --seed $DESTAJO_ARRAY_INDEX\nresources: {gpus: H100, memory: 64GB}\nwork: {hours: {H100: 2}}\nlimits: {cost: 10 USD}\n",
 		Env:  map[string]string{"DESTAJO_ARRAY_INDEX": fmt.Sprint(id - 1), "SEED": fmt.Sprint(id)}, Dir: "/home/someone/sweep", Bundle: "0f343b0931126a20f133d67c2b018a3b",
 		State: job.Waiting, Reason: "waits for a machine", Submitted: noon, ExitCode: -1,
