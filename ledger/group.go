@@ -88,6 +88,9 @@ var keys = map[string]func(*Usage) string{
 // days divides one usage at each midnight. Its amount grows evenly with time
 // and is rounded down at each, so that the days add up to it.
 func days(u Usage, c Charge, add func(day string, u *Usage, c *Charge)) {
+	if u.From.IsZero() || u.From.After(u.To) {
+		u.From = u.To
+	}
 	from, whole, length := u.From, c.Amount, u.To.Sub(u.From)
 	given := money.Amount(0)
 	for {

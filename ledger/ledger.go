@@ -109,7 +109,9 @@ func (u *Usage) Stored(price money.Amount) money.Amount {
 }
 
 // Moved is what so many bytes out cost at a price per GB (1e9 bytes).
-func (u *Usage) Moved(price money.Amount) money.Amount { return floor(int64(price), u.Bytes, 1, 1e9, 1) }
+func (u *Usage) Moved(price money.Amount) money.Amount {
+	return floor(int64(price), u.Bytes, 1, 1e9, 1)
+}
 
 func (u *Usage) sinceOrigin() (from, to time.Duration) {
 	if u.Origin.IsZero() {

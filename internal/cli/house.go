@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/destajo/destajo/fault"
@@ -87,7 +88,31 @@ func (h *house) loop(role string, linger time.Duration, log *slog.Logger) *contr
 		settings.Linger = linger
 	}
 	return &control.Loop{Store: h.store, Backends: h.backends, Files: h.Files, Chooser: h.Chooser, Settings: settings,
-		Holder: holder(role), Now: h.Now, Log: log}
+		Holder: holder(role), Now: h.Now, Log: log, Finished: h.app.learn}
+}
+
+// learn keeps the rate that a finished job had on its GPUs: the next plan of it
+// starts from what was measured here.
+func (a *app) learn(f control.Finished) {
+	t := &f.Attempt.Tasks[0]
+	ran := f.Attempt.Useful
+	if f.Spec.Work == nil || f.Job.Progress > 0 || f.Job.Array != 0 || ran < time.Second || f.Machine.Terms.GPU == "" || len(t.Devices) == 0 {
+		return
+	}
+	work, err := plan.ModelWork(f.Spec, nil, nil)
+	if err != nil || work == nil || work.Units() <= 0 {
+		return
+	}
+	all, _, err := a.measured()
+	if err != nil {
+		return
+	}
+	m := plan.Measured{Job: f.Spec.Name, GPU: f.Machine.Terms.GPU, Count: f.Attempt.Needs.GPUs,
+		Rate: work.Units() / ran.Seconds() / float64(len(f.Attempt.Tasks))}
+	all = slices.DeleteFunc(all, func(o plan.Measured) bool { return o.Job == m.Job && o.GPU == m.GPU && o.Count == m.Count })
+	if err := a.keepMeasured(append(all, m)); err != nil {
+		a.logger().Warn("keeping a measured rate", "err", err)
+	}
 }
 
 // holder names this process by what it does, its number and when it began,

@@ -158,7 +158,7 @@ func (a *app) convertFile(path string, data []byte, format string, env func(stri
 
 // logger is for what the loop has to say to people who look for faults.
 func (a *app) logger() *slog.Logger {
-	level := slog.LevelError + 4
+	level := slog.LevelError
 	if l := a.Getenv("DESTAJO_LOG"); l != "" {
 		if level.UnmarshalText([]byte(l)) != nil {
 			level = slog.LevelInfo

@@ -14,7 +14,8 @@ import (
 )
 
 func (a *app) serveCommand() *cobra.Command {
-	return &cobra.Command{
+	var restored bool
+	c := &cobra.Command{
 		Use:     "serve",
 		GroupID: "run",
 		Short:   "Look after jobs and machines on this machine until it is stopped",
@@ -22,7 +23,7 @@ func (a *app) serveCommand() *cobra.Command {
 wait, follow them, stop them at their limits, end their machines. Needed for jobs
 that were started with --detach or left. It may be killed at any moment and
 started again; one serves a state at a time.`,
-		Example: "  destajo serve\n  systemd-run --user --unit destajo destajo serve",
+		Example: "  destajo serve\n  destajo serve --restored\n  systemd-run --user --unit destajo destajo serve",
 		Args:    nothing,
 		RunE: func(*cobra.Command, []string) error {
 			ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -32,6 +33,13 @@ started again; one serves a state at a time.`,
 				return err
 			}
 			defer h.close()
+			if restored {
+				epoch, err := h.store.NewEpoch(ctx)
+				if err != nil {
+					return err
+				}
+				fmt.Fprintf(a.Err, "epoch %d begins: machines of earlier ones are quarantined; `destajo machines end` ends them\n", epoch)
+			}
 			lease, mine, err := h.store.Acquire(ctx, holder("serve"), h.Now(), 3*time.Second)
 			if err != nil {
 				return err
@@ -47,4 +55,6 @@ started again; one serves a state at a time.`,
 			return h.loop("serve", -1, a.logger()).Run(ctx)
 		},
 	}
+	c.Flags().BoolVar(&restored, "restored", false, "the state was restored from a copy: put machines aside that it may not know rightly")
+	return c
 }

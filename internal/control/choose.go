@@ -12,11 +12,13 @@ import (
 	"github.com/destajo/destajo/fault"
 	"github.com/destajo/destajo/gpu"
 	"github.com/destajo/destajo/internal/backend"
+	"github.com/destajo/destajo/internal/record"
 	"github.com/destajo/destajo/job"
 	"github.com/destajo/destajo/machine"
 	"github.com/destajo/destajo/money"
 	"github.com/destajo/destajo/offer"
 	"github.com/destajo/destajo/plan"
+	"github.com/destajo/destajo/spot"
 )
 
 // Chooser ranks what the backends can launch for a job, by the planner.
@@ -50,8 +52,29 @@ func ready(ctx context.Context, all map[string]backend.Backend) (out []Ready, fa
 	return out, failed
 }
 
+// learn puts what own launches met at a place into its offer: the mean start-up
+// that was measured, and interruptions over running hours, which correct the
+// rate that is stated or assumed.
+func learn(r Ready, p *record.Place) Ready {
+	if p == nil || p.Startups == 0 && p.Hours == 0 {
+		return r
+	}
+	o := *r.Offer.Offer
+	if p.Startups > 0 {
+		o.Startup = offer.Some(time.Duration(p.StartupHours / float64(p.Startups) * float64(time.Hour)))
+	}
+	if o.Terms == offer.Spot && p.Hours > 0 {
+		lost, _ := spot.Default(o.GPUCount)
+		prior := spot.Assume(o.InterruptionsPerHour.Or(lost))
+		o.InterruptionsPerHour = offer.Some(prior.Observe(p.Interruptions, p.Hours).Rate())
+		o.InterruptionsAssumed = false
+	}
+	r.Offer.Offer = &o
+	return r
+}
+
 // Choose ranks the places for a job, best first.
-func (c *Chooser) Choose(spec *job.Spec, places []Ready, failed []string, now time.Time, defaults Settings) (*Choice, *plan.Plan, error) {
+func (c *Chooser) Choose(spec *job.Spec, places []Ready, met map[string]*record.Place, failed []string, now time.Time, defaults Settings) (*Choice, *plan.Plan, error) {
 	asked, stated := spec, spec.Work != nil
 	if !stated || len(spec.Resources.GPUs) == 0 && !spec.Resources.NoGPU && needsNoGPU(spec) {
 		asked = standIn(spec)
@@ -67,7 +90,8 @@ func (c *Chooser) Choose(spec *job.Spec, places []Ready, failed []string, now ti
 	var offers []*offer.Offer
 	from := map[*offer.Offer]*cut{}
 	for i := range places {
-		for _, x := range c.cuts(asked, &places[i], defaults) {
+		place := learn(places[i], met[places[i].Offer.ID])
+		for _, x := range c.cuts(asked, &place, defaults) {
 			if x.refused == "" {
 				offers = append(offers, x.offer)
 			}
@@ -376,12 +400,12 @@ func (l *Loop) chooseWhatWaits(ctx context.Context, now time.Time) {
 	for id := range due {
 		l.busy[id] = true
 	}
-	backends, box := l.backends, l.inbox
+	backends, box, met := l.backends, l.inbox, maps.Clone(l.snap.Places)
 	l.background.Go(func() {
 		places, failed := ready(ctx, backends)
 		out := map[int64]*Choice{}
 		for id, spec := range due {
-			c, _, err := l.Chooser.Choose(spec, places, failed, l.Now(), l.Settings)
+			c, _, err := l.Chooser.Choose(spec, places, met, failed, l.Now(), l.Settings)
 			if err != nil {
 				c = &Choice{Why: err.Error(), Fatal: fault.KindOf(err) == fault.Invalid}
 			}

@@ -102,6 +102,7 @@ func (k *keeper) bring(ctx context.Context, t *ordered, s *wire.Status, keeps ma
 	if s.State != machine.TaskEnded || t.attempt.Tasks[t.rank].Fetched || t.attempt.Tasks[t.rank].State != machine.TaskEnded {
 		return nil
 	}
+	var outputs int64
 	if s.Outputs {
 		r, err := k.client.Outputs(ctx, t.id)
 		if err != nil {
@@ -112,10 +113,11 @@ func (k *keeper) bring(ctx context.Context, t *ordered, s *wire.Status, keeps ma
 			if err != nil {
 				return err
 			}
+			outputs = k.loop.Files.Size(k.loop.Files.Outputs(t.job.ID, t.rank))
 		}
 	}
 	delete(keeps, t.id)
-	k.loop.inbox.put(fetched{t.attempt.ID, t.rank, shipped})
+	k.loop.inbox.put(fetched{t.attempt.ID, t.rank, shipped, outputs})
 	return nil
 }
 

@@ -210,6 +210,9 @@ func (k *keeper) listen(ctx context.Context) {
 	for ctx.Err() == nil {
 		report, err := k.sync(ctx, &wire.Sync{Seen: seen, Wait: 10 * time.Second})
 		if err != nil {
+			if ctx.Err() == nil {
+				k.loop.inbox.put(complained{k.id, inWords(err)})
+			}
 			k.quiet(ctx)
 			sleep(ctx, pause)
 			pause = min(pause*2, 2*time.Second)

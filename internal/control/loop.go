@@ -2,7 +2,6 @@ package control
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -62,6 +61,7 @@ type Loop struct {
 	Holder   string // names this process, with its start
 	Now      func() time.Time
 	Log      *slog.Logger
+	Finished func(Finished) // told of every attempt that ended well; nil: nobody is
 
 	lease      record.Lease
 	renewed    time.Time
@@ -72,6 +72,7 @@ type Loop struct {
 	plane      string // of the snapshot, for those who may not look at it
 	epoch      int64
 	background sync.WaitGroup
+	pruned     time.Time
 	backends   map[string]backend.Backend
 	lists      map[string]*lister
 	sources    map[string]*record.Source
@@ -81,37 +82,42 @@ type Loop struct {
 	advisedIn  map[int64]job.State // the state of a job when the policy was asked last
 }
 
-// Run acts until ctx ends: whenever no other process does. A conflict or a
-// lost lease makes it begin anew; only a broken store makes it give up.
+// Run acts until ctx ends: whenever no other process does. Whatever goes wrong,
+// such as a full disk, is said in the log, and it begins anew: the machines must
+// not be left alone.
 func (l *Loop) Run(ctx context.Context) error {
-	var plane record.Plane
-	var err error
-	if plane, err = l.Store.Plane(ctx); err != nil {
-		return err
-	}
+	said := ""
 	for ctx.Err() == nil {
-		lease, mine, err := l.Store.Acquire(ctx, l.Holder, l.Now(), leaseTTL)
-		if err != nil {
-			return l.ended(ctx, err)
-		}
-		if !mine {
-			sleep(ctx, idlePoll)
+		err := l.once(ctx)
+		if err == nil || ctx.Err() != nil {
+			said = ""
 			continue
 		}
-		l.lease, l.renewed = lease, l.Now()
-		err = l.lead(ctx, plane)
-		if err != nil && fault.KindOf(err) != fault.Conflict {
-			return l.ended(ctx, err)
+		if fault.KindOf(err) != fault.Conflict && err.Error() != said {
+			said = err.Error()
+			l.Log.Error("the control loop begins anew", "err", inWords(err))
 		}
+		sleep(ctx, time.Second)
 	}
 	return nil
 }
 
-func (l *Loop) ended(ctx context.Context, err error) error {
-	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+// once takes the lease when it is free, and acts as long as it is held.
+func (l *Loop) once(ctx context.Context) error {
+	plane, err := l.Store.Plane(ctx)
+	if err != nil {
+		return err
+	}
+	lease, mine, err := l.Store.Acquire(ctx, l.Holder, l.Now(), leaseTTL)
+	if err != nil {
+		return err
+	}
+	if !mine {
+		sleep(ctx, idlePoll)
 		return nil
 	}
-	return err
+	l.lease, l.renewed = lease, l.Now()
+	return l.lead(ctx, plane)
 }
 
 // lead acts while the lease is held.
@@ -200,6 +206,7 @@ func (l *Loop) pass(ctx context.Context) error {
 	if err := l.pull(ctx); err != nil {
 		return err
 	}
+	l.prune(now)
 	l.chooseWhatWaits(ctx, now)
 	l.advise(now)
 	d := newDraft(l.snap, now)
@@ -227,6 +234,7 @@ func (l *Loop) pass(ctx context.Context) error {
 			}
 			return err
 		}
+		l.learned(d, decided.steps)
 		l.adopt(c)
 	}
 	l.instruct(ctx)
@@ -460,6 +468,52 @@ func (l *Loop) instruct(ctx context.Context) {
 				delete(l.keepers, id)
 			default:
 			}
+		}
+	}
+}
+
+// prune drops what ended jobs left in memory, once a minute.
+func (l *Loop) prune(now time.Time) {
+	if now.Sub(l.pruned) < time.Minute && !now.Before(l.pruned) {
+		return
+	}
+	l.pruned = now
+	live, awaited := map[int64]bool{}, map[int64]bool{}
+	for _, j := range l.snap.Jobs {
+		live[specOf(j)] = true
+		for _, id := range j.After {
+			awaited[id] = true
+		}
+	}
+	maps.DeleteFunc(l.snap.Specs, func(id int64, _ *job.Spec) bool { return !live[id] })
+	maps.DeleteFunc(l.snap.Choices, func(id int64, _ *Choice) bool { return !live[id] })
+	maps.DeleteFunc(l.snap.Ended, func(id int64, _ job.State) bool { return !awaited[id] })
+	maps.DeleteFunc(l.advisedIn, func(id int64, _ job.State) bool { return l.snap.Jobs[id] == nil })
+	maps.DeleteFunc(l.saved, func(id string, _ time.Time) bool { return l.snap.Machines[id] == nil })
+}
+
+// Finished is an attempt that ended well, from which estimates can learn.
+type Finished struct {
+	Job     *job.Job
+	Spec    *job.Spec
+	Attempt *machine.Attempt
+	Machine *machine.Machine // of rank 0
+}
+
+// learned tells of the attempts that ended well in a pass.
+func (l *Loop) learned(d *draft, steps []Step) {
+	if l.Finished == nil {
+		return
+	}
+	for _, s := range steps {
+		x, ok := s.(EndAttempt)
+		if !ok || x.Cause != machine.Exited || x.Exit != 0 {
+			continue
+		}
+		a := d.attempt(x.Attempt)
+		f := Finished{Job: d.job(a.Job), Attempt: a, Machine: d.machine(a.Tasks[0].Machine)}
+		if f.Spec = l.snap.Specs[specOf(f.Job)]; f.Spec != nil && f.Machine != nil {
+			l.background.Go(func() { l.Finished(f) })
 		}
 	}
 }

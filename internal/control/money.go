@@ -105,6 +105,50 @@ func chargeOf(u *ledger.Usage, m *machine.Machine, amount money.Amount) ledger.C
 	return ledger.Charge{Key: u.Key, Amount: amount, Known: true, Currency: m.Terms.Currency, Price: m.Terms.PriceHour, Assumed: m.Terms.Assumed, Source: m.Terms.Source, AsOf: m.Terms.AsOf}
 }
 
+// moved writes down what a task sent out of its provider's network: its outputs.
+func (d *draft) moved(a *machine.Attempt, t *machine.Task, m *machine.Machine, n int64) {
+	d.extra(a, m, ledger.Usage{Key: fmt.Sprintf("%s.%d/egress", a.ID, t.Rank), Kind: ledger.Egress, From: d.now, To: d.now, Bytes: n}, m.Terms.Egress, (*ledger.Usage).Moved)
+}
+
+// stored writes down the disk that a job asked for, as long as its attempt had
+// the machine. A disk that is in the machine's price has the price 0.
+func (d *draft) stored(a *machine.Attempt) {
+	j := d.job(a.Job)
+	spec := d.Specification(j)
+	if spec == nil || spec.Resources.Disk == 0 {
+		return
+	}
+	for i := range a.Tasks {
+		m := d.machine(a.Tasks[i].Machine)
+		if m == nil || m.Shared || m.Handle == "" {
+			continue
+		}
+		from := m.BilledFrom()
+		if from.Before(a.Made) {
+			from = a.Made
+		}
+		to := d.now
+		if !m.Gone.IsZero() && m.Gone.Before(to) {
+			to = m.Gone
+		}
+		if to.After(from) {
+			d.extra(a, m, ledger.Usage{Key: fmt.Sprintf("%s.%d/disk", a.ID, i), Kind: ledger.Disk, From: from, To: to, Bytes: int64(spec.Resources.Disk)}, m.Terms.DiskMonth, (*ledger.Usage).Stored)
+		}
+	}
+}
+
+// extra charges what is not machine time; a price of nil is not known.
+func (d *draft) extra(a *machine.Attempt, m *machine.Machine, u ledger.Usage, price *money.Amount, cost func(*ledger.Usage, money.Amount) money.Amount) {
+	u.Project, u.Member, u.Job, u.Attempt, u.Machine, u.Provider = a.Project, a.Member, a.Job, a.ID, m.ID, m.Terms.Provider
+	c := chargeOf(&u, m, 0)
+	c.Price, c.Known = 0, price != nil
+	if price != nil {
+		c.Price, c.Amount = *price, cost(&u, *price)
+	}
+	d.more.Usage, d.more.Charges = append(d.more.Usage, u), append(d.more.Charges, c)
+	d.commit(a.Job, c)
+}
+
 // commit moves money from held to spent.
 func (d *draft) commit(id int64, c ledger.Charge) {
 	if d.hold(id) == nil || c.Amount == 0 {

@@ -43,7 +43,8 @@ type reported struct {
 type fetched struct {
 	attempt string
 	rank    int
-	shipped int64
+	shipped int64 // bytes of the log
+	bytes   int64 // of outputs
 }
 
 // kept says that the checkpoint of an attempt is here.
@@ -125,6 +126,10 @@ func (x reported) apply(d *draft) {
 		m = d.editMachine(x.machine)
 		m.Said, m.Heard = x.said, x.heard
 	}
+	if m.State == machine.Ready && m.Reason != "" { // the way is free again
+		m = d.editMachine(x.machine)
+		m.Reason = ""
+	}
 	off := offset(x.report.Now, x.heard, m.Offset)
 	if off != m.Offset {
 		m = d.editMachine(x.machine)
@@ -145,16 +150,35 @@ func (x reported) apply(d *draft) {
 				a.Useful = max(a.Useful, t.Ran)
 			}
 			a.Tasks[rank] = t
-			if a.State == machine.Assigned && s.Detail != "" {
-				if j := d.job(a.Job); j != nil && j.Reason != s.Detail {
-					d.editJob(a.Job).Reason = s.Detail
-				}
-			}
 		}
+		x.explain(d, a, s)
 	}
 	x.forgotten(d)
 	if n := x.report.Notice; n != nil {
 		noticed{x.machine, n.At.Add(off), n.Reason}.apply(d)
+	}
+}
+
+// explain lets a job say what its node says: how far it is prepared, or that a
+// service does not answer.
+func (x reported) explain(d *draft, a *machine.Attempt, s *wire.Status) {
+	j := d.job(a.Job)
+	if j == nil || a.State == machine.Leaving || s.State == machine.TaskEnded || s.Detail == j.Reason {
+		return
+	}
+	if s.Detail != "" || a.State == machine.Started && s.State == machine.TaskRunning {
+		d.editJob(a.Job).Reason = s.Detail
+	}
+}
+
+// complained says what is wrong with the way to a machine's agent.
+type complained struct{ machine, words string }
+
+func (x complained) String() string { return "machine " + x.machine + ": " + x.words }
+
+func (x complained) apply(d *draft) {
+	if m := d.machine(x.machine); m != nil && m.State == machine.Ready && m.Reason != x.words {
+		d.editMachine(x.machine).Reason = x.words
 	}
 }
 
@@ -240,7 +264,11 @@ func (x fetched) apply(d *draft) {
 		return
 	}
 	a := d.editAttempt(x.attempt)
-	a.Tasks[x.rank].Fetched, a.Tasks[x.rank].Shipped = true, x.shipped
+	t := &a.Tasks[x.rank]
+	t.Fetched, t.Shipped = true, x.shipped
+	if m := d.machine(t.Machine); m != nil && x.bytes > 0 {
+		d.moved(a, t, m, x.bytes)
+	}
 }
 
 func (x kept) String() string { return "kept the checkpoint of attempt " + x.attempt }

@@ -76,7 +76,15 @@ func (s *Service) place(ctx context.Context, spec *job.Spec) (*Placed, error) {
 	}
 	defer closeAll(all)
 	places, failed := ready(ctx, all)
-	c, p, err := s.Chooser.Choose(spec, places, failed, now, s.Settings)
+	known, err := s.Store.Changed(ctx, 0)
+	if err != nil {
+		return nil, err
+	}
+	met := map[string]*record.Place{}
+	for _, x := range known.Places {
+		met[x.Offer] = x
+	}
+	c, p, err := s.Chooser.Choose(spec, places, met, failed, now, s.Settings)
 	if err != nil {
 		return nil, err
 	}

@@ -203,6 +203,7 @@ func (x EndAttempt) apply(d *draft) {
 			d.editMachine(t.Machine).Used = d.now
 		}
 	}
+	d.stored(a)
 	d.learn(a, x.Cause)
 	j := d.editJob(a.Job)
 	j.Progress += a.Kept

@@ -95,6 +95,10 @@ type source interface {
 
 // bodies reads rows of a version and a JSON body.
 func bodies[T any](ctx context.Context, q source, text string, version func(*T, int64), args ...any) ([]*T, error) {
+	return decoded(ctx, q, text, func(b []byte, x *T) error { return json.Unmarshal(b, x) }, version, args...)
+}
+
+func decoded[T any](ctx context.Context, q source, text string, decode func([]byte, *T) error, version func(*T, int64), args ...any) ([]*T, error) {
 	rows, err := q.QueryContext(ctx, text, args...)
 	if err != nil {
 		return nil, broken(err, "reading the state")
@@ -108,7 +112,7 @@ func bodies[T any](ctx context.Context, q source, text string, version func(*T, 
 			return nil, broken(err, "reading the state")
 		}
 		x := new(T)
-		if err := json.Unmarshal(b, x); err != nil {
+		if err := decode(b, x); err != nil {
 			return nil, broken(err, "a row of the state cannot be read")
 		}
 		version(x, v)
@@ -118,7 +122,7 @@ func bodies[T any](ctx context.Context, q source, text string, version func(*T, 
 }
 
 func jobs(ctx context.Context, q source, rest string, args ...any) ([]*job.Job, error) {
-	return bodies(ctx, q, "SELECT version, body FROM jobs "+rest, func(x *job.Job, v int64) { x.Version = v }, args...)
+	return decoded(ctx, q, "SELECT version, body FROM jobs "+rest, readJob, func(x *job.Job, v int64) { x.Version = v }, args...)
 }
 
 func attempts(ctx context.Context, q source, rest string, args ...any) ([]*machine.Attempt, error) {

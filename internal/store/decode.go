@@ -1,0 +1,313 @@
+package store
+
+import (
+	"bytes"
+	"encoding/json"
+	"strconv"
+	"time"
+	"unicode/utf8"
+
+	"github.com/destajo/destajo/job"
+	"github.com/destajo/destajo/money"
+)
+
+// readJob reads a job that encoding/json wrote, in a tenth of its time: lists
+// have tens of thousands of them, and nothing else in the state comes in such
+// numbers. What it does not know is left to encoding/json.
+func readJob(text []byte, j *job.Job) error {
+	d := decoder{rest: text}
+	d.job(j)
+	if !d.failed && len(d.rest) == 0 {
+		return nil
+	}
+	*j = job.Job{}
+	return json.Unmarshal(text, j)
+}
+
+// decoder reads compact JSON from its beginning.
+type decoder struct {
+	rest   []byte
+	failed bool
+}
+
+func (d *decoder) job(j *job.Job) {
+	d.object(func(key []byte) {
+		switch string(key) {
+		case "ID":
+			j.ID = d.int()
+		case "Version":
+			j.Version = d.int()
+		case "Project":
+			j.Project = d.string()
+		case "Member":
+			j.Member = d.string()
+		case "Name":
+			j.Name = d.string()
+		case "Kind":
+			j.Kind = job.Kind(d.string())
+		case "Array":
+			j.Array = d.int()
+		case "Index":
+			j.Index = int(d.int())
+		case "Text":
+			j.Text = d.string()
+		case "Env":
+			if d.null() {
+				return
+			}
+			j.Env = map[string]string{}
+			d.object(func(name []byte) { j.Env[string(name)] = d.string() })
+		case "Dir":
+			j.Dir = d.string()
+		case "Bundle":
+			j.Bundle = d.string()
+		case "After":
+			if d.null() {
+				return
+			}
+			j.After = []int64{}
+			d.list(func() { j.After = append(j.After, d.int()) })
+		case "Priority":
+			j.Priority = int(d.int())
+		case "State":
+			j.State = job.State(d.string())
+		case "Reason":
+			j.Reason = d.string()
+		case "Stop":
+			j.Stop = d.string()
+		case "Submitted":
+			j.Submitted = d.time()
+		case "Deadline":
+			j.Deadline = d.time()
+		case "NotBefore":
+			j.NotBefore = d.time()
+		case "Started":
+			j.Started = d.time()
+		case "Ended":
+			j.Ended = d.time()
+		case "Attempts":
+			j.Attempts = int(d.int())
+		case "Failures":
+			j.Failures = int(d.int())
+		case "Unstarted":
+			j.Unstarted = int(d.int())
+		case "Progress":
+			j.Progress = time.Duration(d.int())
+		case "ExitCode":
+			j.ExitCode = int(d.int())
+		case "Estimate":
+			if d.null() {
+				return
+			}
+			j.Estimate = &job.Estimate{}
+			d.estimate(j.Estimate)
+		default:
+			d.failed = true
+		}
+	})
+}
+
+func (d *decoder) estimate(e *job.Estimate) {
+	d.object(func(key []byte) {
+		switch string(key) {
+		case "offer":
+			e.Offer = d.string()
+		case "currency":
+			e.Currency = d.string()
+		case "known":
+			e.Known = d.bool()
+		case "cost":
+			e.Cost = d.amount()
+		case "cost_p90":
+			e.CostP90 = d.amount()
+		case "price_hour":
+			e.PriceHour = d.amount()
+		case "hours":
+			e.Hours = d.float()
+		case "wall_hours":
+			e.WallHours = d.float()
+		case "startup_hours":
+			e.StartupHours = d.float()
+		case "parts":
+			e.Parts = map[string]money.Amount{}
+			d.object(func(name []byte) { e.Parts[string(name)] = d.amount() })
+		case "energy_kwh":
+			e.EnergyKWh = d.float()
+		case "co2_kg":
+			if d.null() {
+				return
+			}
+			x := d.float()
+			e.CO2Kg = &x
+		case "evidence":
+			e.Evidence = d.string()
+		default:
+			d.failed = true
+		}
+	})
+}
+
+// next takes one character if it is there.
+func (d *decoder) next(c byte) bool {
+	if len(d.rest) == 0 || d.rest[0] != c {
+		return false
+	}
+	d.rest = d.rest[1:]
+	return true
+}
+
+func (d *decoder) expect(c byte) {
+	if !d.next(c) {
+		d.failed = true
+	}
+}
+
+func (d *decoder) null() bool {
+	if !bytes.HasPrefix(d.rest, []byte("null")) {
+		return false
+	}
+	d.rest = d.rest[4:]
+	return true
+}
+
+// object reads keys; value reads what belongs to each.
+func (d *decoder) object(value func(key []byte)) {
+	d.expect('{')
+	for first := true; !d.failed && !d.next('}'); first = false {
+		if !first {
+			d.expect(',')
+		}
+		key := d.quoted()
+		if bytes.IndexByte(key, '\\') >= 0 {
+			d.failed = true
+		}
+		d.expect(':')
+		if !d.failed {
+			value(key)
+		}
+	}
+}
+
+func (d *decoder) list(value func()) {
+	d.expect('[')
+	for first := true; !d.failed && !d.next(']'); first = false {
+		if !first {
+			d.expect(',')
+		}
+		value()
+	}
+}
+
+// quoted is what stands between quotes, with its escapes.
+func (d *decoder) quoted() []byte {
+	d.expect('"')
+	for i := 0; !d.failed; i++ {
+		n := bytes.IndexByte(d.rest[i:], '"')
+		if n < 0 {
+			break
+		}
+		i += n
+		slashes := 0
+		for i-slashes > 0 && d.rest[i-slashes-1] == '\\' {
+			slashes++
+		}
+		if slashes%2 == 0 {
+			text := d.rest[:i]
+			d.rest = d.rest[i+1:]
+			return text
+		}
+	}
+	d.failed = true
+	return nil
+}
+
+// word is a number, true or false.
+func (d *decoder) word() []byte {
+	n := bytes.IndexAny(d.rest, ",}]")
+	if n < 0 {
+		d.failed = true
+		return nil
+	}
+	text := d.rest[:n]
+	d.rest = d.rest[n:]
+	return text
+}
+
+func (d *decoder) int() int64 {
+	n, err := strconv.ParseInt(string(d.word()), 10, 64)
+	d.failed = d.failed || err != nil
+	return n
+}
+
+func (d *decoder) float() float64 {
+	x, err := strconv.ParseFloat(string(d.word()), 64)
+	d.failed = d.failed || err != nil
+	return x
+}
+
+func (d *decoder) bool() bool {
+	text := string(d.word())
+	d.failed = d.failed || text != "true" && text != "false"
+	return text == "true"
+}
+
+func (d *decoder) amount() money.Amount {
+	a, err := money.Parse(string(d.quoted()))
+	d.failed = d.failed || err != nil
+	return a
+}
+
+func (d *decoder) time() (t time.Time) {
+	text := d.quoted()
+	if string(text) == "0001-01-01T00:00:00Z" {
+		return t
+	}
+	if t.UnmarshalText(text) != nil {
+		d.failed = true
+	}
+	return t
+}
+
+func (d *decoder) string() string {
+	text := d.quoted()
+	n := bytes.IndexByte(text, '\\')
+	if n < 0 {
+		return string(text)
+	}
+	out := make([]byte, 0, len(text))
+	for ; n >= 0; n = bytes.IndexByte(text, '\\') {
+		out = append(out, text[:n]...)
+		c := text[n+1] // quoted ends at no single backslash
+		text = text[n+2:]
+		switch c {
+		case '"', '\\', '/':
+			out = append(out, c)
+		case 'n':
+			out = append(out, '\n')
+		case 't':
+			out = append(out, '\t')
+		case 'r':
+			out = append(out, '\r')
+		case 'b':
+			out = append(out, '\b')
+		case 'f':
+			out = append(out, '\f')
+		case 'u':
+			if len(text) < 4 {
+				d.failed = true
+				return ""
+			}
+			r, err := strconv.ParseUint(string(text[:4]), 16, 16)
+			if err != nil || r >= 0xd800 && r < 0xe000 { // half of a pair
+				d.failed = true
+				return ""
+			}
+			out = utf8.AppendRune(out, rune(r))
+			text = text[4:]
+		default:
+			d.failed = true
+			return ""
+		}
+	}
+	return string(append(out, text...))
+}
