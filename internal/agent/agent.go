@@ -4,16 +4,20 @@
 // control plane for too long. It answers on a unix socket in its folder.
 //
 //	HOME/agent.sock          where it answers
+//	HOME/lock                held by the agent that runs
 //	HOME/seen                the highest fencing token, and the dead-man time
 //	HOME/word                its time is that of the last word from the control plane
 //	HOME/forgotten           tasks that are never started again
 //	HOME/blobs/SHA256        files that were sent
+//	HOME/samples             what was measured last
 //	HOME/tasks/ID/task.json  what to run
 //	HOME/tasks/ID/state.json what became of it
 //	HOME/tasks/ID/log        what it wrote: its processes hold the file, not a pipe to us
 //	HOME/tasks/ID/exit       its exit code, written by the shell around it
 //	HOME/tasks/ID/notice     why it is asked to stop
 //	HOME/tasks/ID/work       where it runs
+//	HOME/tasks/ID/box        of a task with an image: what its container finds of ours
+//	HOME/tasks/ID/keep       of a task with an image: its checkpoint folder, when that is an absolute path
 package agent
 
 import (
@@ -68,10 +72,13 @@ type Agent struct {
 	word    time.Time // last word, with the monotonic clock
 	waiting int       // long polls under way
 	ending  bool
+	fired   bool          // the dead man has: tasks were told to stop
+	freed   bool          // and the release hook was run
 	done    chan struct{} // closed when it is to exit
 
+	limits  limits
 	samples *samples
-	engine  *engine // containers; nil: none
+	engine  *engine
 }
 
 // Run serves until ctx ends or it is told to go. Tasks of a former life are
@@ -87,6 +94,11 @@ func Run(ctx context.Context, c Config) error {
 	}
 	a := &Agent{c: c, version: time.Now().UnixMicro(), changed: make(chan struct{}), tasks: map[string]*task{}, gone: map[string]bool{},
 		word: time.Now(), done: make(chan struct{})}
+	alone, err := a.alone()
+	if err != nil {
+		return err
+	}
+	defer alone.Close()
 	adopt()
 	// It listens before it knows what the node has: the caller waits less.
 	sock := filepath.Join(c.Home, "agent.sock")
@@ -104,10 +116,9 @@ func Run(ctx context.Context, c Config) error {
 		a.host.Address = address()
 	}
 	a.slots = newSlots(&a.host)
+	a.limits = newLimits(&a.host, c.Home)
 	a.samples = newSamples(a)
-	if a.host.Containers != "" {
-		a.engine = newEngine(a)
-	}
+	a.engine = newEngine(a)
 	if err := a.recall(); err != nil {
 		return err
 	}
@@ -121,6 +132,9 @@ func Run(ctx context.Context, c Config) error {
 		}
 	}()
 	go a.watch(ctx)
+	if a.host.Containers != "" {
+		go a.engine.leftovers()
+	}
 	select {
 	case <-ctx.Done():
 	case <-a.done:
@@ -128,6 +142,22 @@ func Run(ctx context.Context, c Config) error {
 	}
 	_ = server.Close()
 	return nil
+}
+
+// alone makes sure that no other agent works in the same folder. One that was
+// just killed may take a moment to go.
+func (a *Agent) alone() (*os.File, error) {
+	f, err := os.OpenFile(a.path("lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fault.Wrap(fault.Internal, err, "the agent's folder")
+	}
+	for end := time.Now().Add(2 * time.Second); !lockFile(f); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			_ = f.Close()
+			return nil, fault.New(fault.Conflict, "an agent runs in %s already", a.c.Home)
+		}
+	}
+	return f, nil
 }
 
 // address is by which others reach this node: the first of its addresses that
@@ -183,14 +213,17 @@ func (a *Agent) recall() error {
 	}
 	var all []*task
 	for _, e := range entries {
-		t := &task{agent: a, dir: a.path("tasks", e.Name())}
-		if !readJSON(filepath.Join(t.dir, "task.json"), &t.spec) || t.spec.ID == "" || a.gone[t.spec.ID] {
-			_ = os.RemoveAll(t.dir) // it was being written, or deleted: nobody was told of it
+		var spec wire.Task
+		dir := a.path("tasks", e.Name())
+		if !readJSON(filepath.Join(dir, "task.json"), &spec) || spec.ID != e.Name() || a.gone[spec.ID] {
+			_ = os.RemoveAll(dir) // it was being written, or deleted: nobody was told of it
 			continue
 		}
-		if !readJSON(filepath.Join(t.dir, "state.json"), &t.state) {
-			t.state = state{Status: wire.Status{ID: t.spec.ID, State: machine.TaskQueued, Exit: -1}, Arrived: time.Now()}
+		t := newTask(a, spec)
+		if i, err := os.Stat(filepath.Join(dir, "task.json")); err == nil {
+			t.state.Arrived = i.ModTime()
 		}
+		_ = readJSON(filepath.Join(dir, "state.json"), &t.state) // one that is damaged counts as none
 		all = append(all, t)
 	}
 	slices.SortFunc(all, func(x, y *task) int { return x.state.Arrived.Compare(y.state.Arrived) })
@@ -243,41 +276,45 @@ func (a *Agent) heard(plane string, token int64, deadMan time.Duration) error {
 	return nil
 }
 
-// start takes a task in, unless it is known.
+// start takes a task in, unless it is known; the caller holds the lock. One that
+// the disk has no room for is there all the same, and ended.
 func (a *Agent) start(spec *wire.Task) error {
 	if a.tasks[spec.ID] != nil || a.gone[spec.ID] || a.ending {
 		return nil
 	}
-	if !fs.ValidPath(spec.ID) || strings.ContainsAny(spec.ID, "/\\") || spec.ID == "." {
+	if !fs.ValidPath(spec.ID) || strings.ContainsAny(spec.ID, "/\\") || strings.HasPrefix(spec.ID, ".") {
 		return fault.New(fault.Invalid, "%q is no name of a task", spec.ID)
 	}
-	t := &task{agent: a, spec: *spec, dir: a.path("tasks", spec.ID),
-		state: state{Status: wire.Status{ID: spec.ID, State: machine.TaskQueued, Exit: -1}, Arrived: time.Now()}}
-	if err := os.MkdirAll(filepath.Join(t.dir, "work"), 0o700); err != nil {
-		return diskFault(err)
-	}
-	if err := writeJSON(filepath.Join(t.dir, "task.json"), &t.spec); err != nil {
-		_ = os.RemoveAll(t.dir)
-		return diskFault(err)
-	}
+	t := newTask(a, *spec)
 	a.tasks[spec.ID] = t
 	a.order = append(a.order, spec.ID)
+	err := os.MkdirAll(filepath.Join(t.dir, "work"), 0o700)
+	if err == nil {
+		err = writeJSON(filepath.Join(t.dir, "task.json"), &t.spec)
+	}
+	if err != nil {
+		t.end(machine.NotStarted, inWords(diskFault(err)))
+	}
 	return nil
 }
 
-// admit starts what waits for a slot, in the order of arrival; the caller holds
-// the lock.
+// admit starts what waits for a slot, in the order of arrival: nothing takes
+// what one that came before it waits for. The caller holds the lock.
 func (a *Agent) admit() {
+	var ahead machine.Needs
 	for _, id := range a.order {
 		t := a.tasks[id]
 		if t == nil || t.state.State != machine.TaskQueued {
 			continue
 		}
-		held, why := a.slots.take(&t.spec.Needs)
+		n := &t.spec.Needs
+		held, why := a.slots.take(n, &ahead)
 		if held == nil {
 			if why != "" {
 				t.end(machine.NotStarted, why)
+				continue
 			}
+			ahead.CPUs, ahead.Memory, ahead.GPUs = ahead.CPUs+n.CPUs, ahead.Memory+n.Memory, ahead.GPUs+n.GPUs
 			continue
 		}
 		t.held = held

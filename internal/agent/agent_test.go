@@ -2,6 +2,7 @@ package agent_test
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"net"
 	"os"
@@ -27,6 +28,9 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	// The tests wait for processes more than they compute.
+	flag.Parse()
+	_ = flag.Set("test.parallel", "16")
 	os.Exit(m.Run())
 }
 
@@ -36,16 +40,18 @@ type node struct {
 	t    testing.TB
 	home string
 	cmd  *exec.Cmd
+	env  []string
 	seen int64
 }
 
-func newNode(t testing.TB) *node {
+// newNode starts an agent, with more variables in its environment.
+func newNode(t testing.TB, env ...string) *node {
 	t.Helper()
 	home, err := os.MkdirTemp("", "agent")
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := &node{t: t, home: home}
+	n := &node{t: t, home: home, env: env}
 	n.Client = wire.NewClient(func(ctx context.Context) (net.Conn, error) {
 		var d net.Dialer
 		return d.DialContext(ctx, "unix", filepath.Join(home, "agent.sock"))
@@ -63,7 +69,7 @@ func newNode(t testing.TB) *node {
 func (n *node) start() {
 	n.t.Helper()
 	n.cmd = exec.Command(os.Args[0])
-	n.cmd.Env = append(os.Environ(), "AGENT_TEST_HOME="+n.home)
+	n.cmd.Env = append(append(os.Environ(), n.env...), "AGENT_TEST_HOME="+n.home)
 	n.cmd.Stderr = os.Stderr
 	if err := n.cmd.Start(); err != nil {
 		n.t.Fatal(err)
@@ -201,7 +207,7 @@ func TestDeadMan(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.say(wire.Sync{DeadMan: time.Second, Start: []wire.Task{run("1-1.0", "sleep 60")}})
-	time.Sleep(4 * time.Second)
+	time.Sleep(3 * time.Second)
 	s := n.until("1-1.0", machine.TaskEnded)
 	if s.Cause != machine.DeadMan {
 		t.Errorf("%+v", s)

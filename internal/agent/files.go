@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/destajo/destajo/fault"
@@ -25,26 +26,20 @@ import (
 // unpack brings the files of a task to where it finds them.
 func (t *task) unpack(ctx context.Context) error {
 	work := filepath.Join(t.dir, "work")
-	for _, x := range []struct{ blob, to string }{{t.spec.Bundle, work}, {t.spec.Keep, t.keepDir()}} {
-		if x.blob == "" {
-			continue
-		}
-		t.agent.mu.Lock()
-		t.say("unpacking files")
-		t.agent.mu.Unlock()
-		f, err := os.Open(t.agent.path("blobs", x.blob))
-		if err != nil {
-			return fault.Wrap(fault.NotFound, err, "the files of the task are not on the node")
-		}
-		err = untar(ctx, f, x.to)
-		_ = f.Close()
-		if err != nil {
-			return err
-		}
+	if err := t.receive(ctx, t.spec.Bundle, func() (*os.Root, error) { return os.OpenRoot(work) }); err != nil {
+		return err
 	}
-	if t.spec.KeepDir != "" {
-		if err := os.MkdirAll(t.keepDir(), 0o700); err != nil {
+	if d := t.spec.KeepDir; d != "" {
+		if !filepath.IsAbs(d) && !filepath.IsLocal(filepath.FromSlash(d)) {
+			return fault.New(fault.Invalid, "the checkpoint folder %s leads out of the workdir", d).Hint("name one below the workdir, or an absolute path")
+		}
+		root, err := t.openKeep(true)
+		if err != nil {
 			return fault.Wrap(fault.Invalid, err, "the checkpoint folder cannot be made").Hint("name one that the node's user may write, or one below the workdir")
+		}
+		_ = root.Close()
+		if err := t.receive(ctx, t.spec.Keep, func() (*os.Root, error) { return t.openKeep(true) }); err != nil {
+			return err
 		}
 	}
 	if t.spec.Image != "" {
@@ -56,6 +51,27 @@ func (t *task) unpack(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// receive unpacks a file that was sent, if one is named, below a folder.
+func (t *task) receive(ctx context.Context, blob string, to func() (*os.Root, error)) error {
+	if blob == "" {
+		return nil
+	}
+	t.agent.mu.Lock()
+	t.say("unpacking files")
+	t.agent.mu.Unlock()
+	f, err := os.Open(t.agent.path("blobs", blob))
+	if err != nil {
+		return fault.Wrap(fault.NotFound, err, "the files of the task are not on the node")
+	}
+	defer f.Close()
+	root, err := to()
+	if err != nil {
+		return diskFault(err)
+	}
+	defer root.Close()
+	return untar(ctx, f, root)
 }
 
 // place makes a mounted file or folder appear where the job wants it: a link,
@@ -87,15 +103,7 @@ func place(from, to, work string) error {
 }
 
 // untar unpacks a tar.gz below a folder and nowhere else.
-func untar(ctx context.Context, r io.Reader, dir string) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return diskFault(err)
-	}
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return diskFault(err)
-	}
-	defer root.Close()
+func untar(ctx context.Context, r io.Reader, root *os.Root) error {
 	z, err := gzip.NewReader(r)
 	if err != nil {
 		return fault.Wrap(fault.Internal, err, "the files of the task are damaged")
@@ -153,17 +161,18 @@ func write(root *os.Root, name string, h *tar.Header, r io.Reader) error {
 }
 
 // chosen lists what the task's outputs name, below its work folder and without
-// leaving it.
-func (t *task) chosen() []string {
-	work := filepath.Join(t.dir, "work")
+// leaving it: no link leads out of root.
+func (t *task) chosen(root *os.Root) []string {
 	var out []string
 	for _, pattern := range t.spec.Outputs {
-		clean := path.Clean("/" + filepath.ToSlash(pattern))[1:]
-		if clean == "" {
+		clean := path.Clean(strings.TrimLeft(filepath.ToSlash(pattern), "/"))
+		if !fs.ValidPath(clean) { // it leads out
+			continue
+		}
+		if clean == "." {
 			clean = "*"
 		}
-		found, err := fs.Glob(os.DirFS(work), clean)
-		if err == nil {
+		if found, err := fs.Glob(root.FS(), clean); err == nil {
 			out = append(out, found...)
 		}
 	}
@@ -171,19 +180,60 @@ func (t *task) chosen() []string {
 	return slices.Compact(out)
 }
 
-func (t *task) hasOutputs() bool { return len(t.spec.Outputs) > 0 && len(t.chosen()) > 0 }
+func (t *task) hasOutputs() bool {
+	if len(t.spec.Outputs) == 0 {
+		return false
+	}
+	root, err := os.OpenRoot(filepath.Join(t.dir, "work"))
+	if err != nil {
+		return false
+	}
+	defer root.Close()
+	return len(t.chosen(root)) > 0
+}
+
+// openKeep opens the checkpoint folder, and makes it if that is asked for. One
+// below the work folder is opened from there, so that no link leads out of it.
+func (t *task) openKeep(mk bool) (*os.Root, error) {
+	if filepath.IsAbs(t.spec.KeepDir) {
+		if mk {
+			if err := os.MkdirAll(t.keepDir(), 0o700); err != nil {
+				return nil, err
+			}
+		}
+		return os.OpenRoot(t.keepDir())
+	}
+	work, err := os.OpenRoot(filepath.Join(t.dir, "work"))
+	if err != nil {
+		return nil, err
+	}
+	defer work.Close()
+	name := filepath.Clean(filepath.FromSlash(t.spec.KeepDir))
+	if mk {
+		if err := work.MkdirAll(name, 0o755); err != nil {
+			return nil, err
+		}
+	}
+	return work.OpenRoot(name)
+}
 
 func (a *Agent) outputs(w http.ResponseWriter, r *http.Request) {
 	t := a.named(w, r)
 	if t == nil {
 		return
 	}
-	names := t.chosen()
+	root, err := os.OpenRoot(filepath.Join(t.dir, "work"))
+	if err != nil {
+		w.WriteHeader(http.StatusNoContent)
+		return
+	}
+	defer root.Close()
+	names := t.chosen(root)
 	if len(names) == 0 {
 		w.WriteHeader(http.StatusNoContent)
 		return
 	}
-	send(w, filepath.Join(t.dir, "work"), names)
+	send(w, root, names)
 }
 
 func (a *Agent) keep(w http.ResponseWriter, r *http.Request) {
@@ -191,74 +241,74 @@ func (a *Agent) keep(w http.ResponseWriter, r *http.Request) {
 	if t == nil {
 		return
 	}
-	if t.spec.KeepDir == "" || !hasFiles(t.keepDir()) {
+	if t.spec.KeepDir == "" {
 		w.WriteHeader(http.StatusNoContent)
 		return
 	}
-	tag := fingerprint(t.keepDir())
-	if r.Header.Get("If-None-Match") == tag {
-		w.WriteHeader(http.StatusNotModified)
+	root, err := t.openKeep(false)
+	if err != nil {
+		w.WriteHeader(http.StatusNoContent)
+		return
+	}
+	defer root.Close()
+	tag, newest := fingerprint(root)
+	if newest.IsZero() {
+		w.WriteHeader(http.StatusNoContent)
 		return
 	}
 	a.mu.Lock()
 	running := t.state.State != machine.TaskEnded
 	a.mu.Unlock()
-	if running && fresh(t.keepDir(), 2*time.Second) { // it is being written just now
+	age := time.Since(newest)
+	if r.Header.Get("If-None-Match") == tag || running && age < settled && age > -settled { // as it was, or being written just now
 		w.WriteHeader(http.StatusNotModified)
 		return
 	}
 	w.Header().Set("ETag", tag)
-	send(w, t.keepDir(), []string{"."})
+	send(w, root, []string{"."})
 }
 
-// fingerprint names the content of a folder by names, sizes and times.
-func fingerprint(dir string) string {
+// settled is how long nothing in a checkpoint folder changed before it is sent.
+const settled = 2 * time.Second
+
+// fingerprint names the content of a folder by names, sizes and times, and says
+// when a file of it changed last; the zero time when it has none.
+func fingerprint(root *os.Root) (tag string, newest time.Time) {
 	h := fnv.New128a()
-	_ = filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return nil
-		}
-		if i, err := d.Info(); err == nil && !d.IsDir() {
-			fmt.Fprintf(h, "%s\x00%d\x00%d\x00", strings.TrimPrefix(p, dir), i.Size(), i.ModTime().UnixNano())
-		}
-		return nil
-	})
-	return `"` + hex.EncodeToString(h.Sum(nil)) + `"`
-}
-
-// fresh says whether a file below a folder was written a short while ago.
-func fresh(dir string, within time.Duration) bool {
-	found := false
-	_ = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
+	_ = fs.WalkDir(root.FS(), ".", func(p string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return nil
 		}
-		if i, err := d.Info(); err == nil && time.Since(i.ModTime()) < within && time.Since(i.ModTime()) > -within {
-			found = true
-			return fs.SkipAll
+		if i, err := d.Info(); err == nil {
+			fmt.Fprintf(h, "%s\x00%d\x00%d\x00", p, i.Size(), i.ModTime().UnixNano())
+			if i.ModTime().After(newest) {
+				newest = i.ModTime()
+			}
 		}
 		return nil
 	})
-	return found
+	return `"` + hex.EncodeToString(h.Sum(nil)) + `"`, newest
 }
 
 // send streams files as a tar.gz. A fault on the way breaks the stream off, so
-// that half a file is never taken for a whole one.
-func send(w http.ResponseWriter, dir string, names []string) {
+// that half a file, or one that changed meanwhile, is never taken for a whole one.
+func send(w http.ResponseWriter, root *os.Root, names []string) {
 	w.Header().Set("Content-Type", "application/gzip")
 	z, _ := gzip.NewWriterLevel(w, gzip.BestSpeed)
 	tw := tar.NewWriter(z)
 	var failed error
 	for _, name := range names {
-		failed = filepath.WalkDir(filepath.Join(dir, name), func(p string, d fs.DirEntry, err error) error {
-			if err != nil {
+		if _, err := root.Stat(name); err != nil { // a link that leads nowhere, or out
+			continue
+		}
+		failed = fs.WalkDir(root.FS(), name, func(p string, d fs.DirEntry, err error) error {
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil // it went away meanwhile
+			}
+			if err != nil || p == "." {
 				return err
 			}
-			rel, err := filepath.Rel(dir, p)
-			if err != nil || rel == "." {
-				return err
-			}
-			return pack(tw, p, filepath.ToSlash(rel), d)
+			return pack(tw, root, p, d)
 		})
 		if failed != nil {
 			break
@@ -272,22 +322,36 @@ func send(w http.ResponseWriter, dir string, names []string) {
 	}
 }
 
-func pack(tw *tar.Writer, p, name string, d fs.DirEntry) error {
+// pack writes one file; sockets and devices are left out.
+func pack(tw *tar.Writer, root *os.Root, name string, d fs.DirEntry) error {
 	i, err := d.Info()
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
 	if err != nil {
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil // it went away meanwhile
-		}
 		return err
 	}
+	var f *os.File
 	link := ""
 	switch {
 	case i.Mode()&fs.ModeSymlink != 0:
-		if link, err = os.Readlink(p); err != nil {
-			return err
+		link, err = root.Readlink(name)
+	case i.Mode().IsRegular():
+		if f, err = root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0); err == nil {
+			defer f.Close()
+			i, err = f.Stat()
 		}
-	case !i.Mode().IsRegular() && !i.IsDir():
+		if err == nil && !i.Mode().IsRegular() {
+			return nil
+		}
+	case !i.IsDir():
 		return nil
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
 	}
 	h, err := tar.FileInfoHeader(i, link)
 	if err != nil {
@@ -296,29 +360,15 @@ func pack(tw *tar.Writer, p, name string, d fs.DirEntry) error {
 	h.Name, h.Uid, h.Gid, h.Uname, h.Gname = name, 0, 0, "", ""
 	if i.IsDir() {
 		h.Name += "/"
-		return tw.WriteHeader(h)
 	}
-	if link != "" {
-		return tw.WriteHeader(h)
-	}
-	f, err := os.Open(p)
-	if err != nil {
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
+	if err := tw.WriteHeader(h); err != nil || f == nil {
 		return err
 	}
-	defer f.Close()
-	if err := tw.WriteHeader(h); err != nil {
+	if _, err := io.CopyN(tw, f, h.Size); err != nil {
 		return err
 	}
-	n, err := io.CopyN(tw, f, h.Size)
-	if errors.Is(err, io.EOF) { // it shrank while it was read: what is missing is zeros
-		_, err = io.CopyN(tw, zeros{}, h.Size-n)
+	if after, err := f.Stat(); err != nil || after.Size() != i.Size() || !after.ModTime().Equal(i.ModTime()) {
+		return fault.New(fault.Conflict, "%s changed while it was read", name)
 	}
-	return err
+	return nil
 }
-
-type zeros struct{}
-
-func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }

@@ -3,10 +3,9 @@ package agent
 import (
 	"bytes"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
+	"sync"
 	"time"
 )
 
@@ -17,8 +16,15 @@ func birth(pid int) string {
 	if !ok {
 		return ""
 	}
-	return start
+	return boot() + "." + start
 }
+
+// boot names the life of the node's kernel: numbers and times of processes come
+// again after a restart.
+var boot = sync.OnceValue(func() string {
+	id, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(id))
+})
 
 // stat reads what the kernel says of a process. A zombie counts as none.
 func stat(pid int) (parent, session int, start string, ok bool) {
@@ -56,14 +62,14 @@ func processes() []int {
 	return out
 }
 
-// members are the processes of a task: those of its session, and those that
-// left it but still carry the name of its notice file, which no other task of
-// this host has, whoever runs it.
+// members are the processes of a task: those of its session, if that is known
+// (0: it is not), and those that left it but still carry the name of its notice
+// file, which no other task of this host has, whoever runs it.
 func members(session int, notice string) []int {
 	var out []int
 	for _, pid := range processes() {
 		_, s, _, ok := stat(pid)
-		if ok && (s == session || carries(pid, notice)) {
+		if ok && (session != 0 && s == session || carries(pid, notice)) {
 			out = append(out, pid)
 		}
 	}
@@ -76,23 +82,20 @@ func carries(pid int, notice string) bool {
 	return err == nil && bytes.Contains(env, []byte("DESTAJO_NOTICE="+notice+"\x00"))
 }
 
-// sweep kills what a task whose shell has ended left behind: first its session,
-// which costs one call, then those that left it and were adopted by us.
-func (t *task) sweep() bool {
-	t.agent.mu.Lock()
-	pid, contained := t.state.PID, t.spec.Image != ""
-	t.agent.mu.Unlock()
-	if contained || pid == 0 {
-		return false
-	}
-	left := syscall.Kill(-pid, syscall.SIGKILL) == nil
-	for _, child := range adopted() {
-		if carries(child, t.notice()) {
-			_ = syscall.Kill(child, syscall.SIGKILL)
-			left = true
+// shellOf finds the shell around a task's command by its arguments, of which
+// the last is the task's exit file; 0: there is none.
+func shellOf(exit string) int {
+	for _, pid := range processes() {
+		_, session, _, ok := stat(pid)
+		if !ok || session != pid {
+			continue
+		}
+		line, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
+		if err == nil && bytes.Contains(line, []byte("\x00destajo\x00")) && bytes.HasSuffix(line, []byte("\x00"+exit+"\x00")) {
+			return pid
 		}
 	}
-	return left
+	return 0
 }
 
 // awaitEnd waits for the end of a process that is not our child.
@@ -105,23 +108,25 @@ func awaitEnd(pid int, began string) {
 	}
 }
 
-// usageOf sums what some processes use: seconds of CPU since they began, and
-// bytes in memory.
+// usageOf sums what some processes use: seconds of CPU since they began, with
+// that of their children that have ended, and bytes in memory.
 func usageOf(pids []int) (cpu float64, memory int64) {
 	page := int64(os.Getpagesize())
 	for _, pid := range pids {
-		dir := filepath.Join("/proc", strconv.Itoa(pid))
-		if data, err := os.ReadFile(filepath.Join(dir, "stat")); err == nil {
-			if i := bytes.LastIndexByte(data, ')'); i >= 0 {
-				if f := strings.Fields(string(data[i+1:])); len(f) > 21 {
-					user, _ := strconv.ParseFloat(f[11], 64)
-					system, _ := strconv.ParseFloat(f[12], 64)
-					cpu += (user + system) / ticksPerSecond
-					rss, _ := strconv.ParseInt(f[21], 10, 64)
-					memory += rss * page
-				}
-			}
+		data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+		if err != nil {
+			continue
 		}
+		f := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
+		if len(f) < 22 {
+			continue
+		}
+		for _, ticks := range f[11:15] { // user, system, and both of the children
+			n, _ := strconv.ParseFloat(ticks, 64)
+			cpu += n / ticksPerSecond
+		}
+		rss, _ := strconv.ParseInt(f[21], 10, 64)
+		memory += rss * page
 	}
 	return cpu, memory
 }

@@ -14,14 +14,19 @@ import (
 // can be found.
 func adopt() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }
 
-// adopted lists our children, and buries those that have ended and that nobody
-// waits for.
+// adopted lists the children that came to us from tasks, and some of our own.
 func adopted() []int {
-	data, err := os.ReadFile("/proc/self/task/" + strconv.Itoa(os.Getpid()) + "/children")
-	if err != nil {
-		return nil
-	}
+	self := os.Getpid()
 	var out []int
+	data, err := os.ReadFile("/proc/self/task/" + strconv.Itoa(self) + "/children")
+	if err != nil { // a kernel without the list
+		for _, pid := range processes() {
+			if parent, _, _, ok := stat(pid); ok && parent == self {
+				out = append(out, pid)
+			}
+		}
+		return out
+	}
 	for _, f := range strings.Fields(string(data)) {
 		if pid, err := strconv.Atoi(f); err == nil {
 			out = append(out, pid)

@@ -1,7 +1,10 @@
 package agent
 
 import (
+	"bufio"
 	"context"
+	"encoding/json"
+	"os"
 	"slices"
 	"time"
 
@@ -30,12 +33,84 @@ type samples struct {
 	first int64 // of all[0]
 	all   []record.Sample
 	last  time.Time
+	file  *os.File
+	lines int                // in the file
 	cpu   map[string]float64 // seconds of CPU at the last look, by task
 }
 
+// spooled is one line of the file of samples.
+type spooled struct {
+	Number int64         `json:"n"`
+	Sample record.Sample `json:"s"`
+}
+
+// newSamples takes up the samples of a former life.
 func newSamples(a *Agent) *samples {
-	start := time.Now().UnixMicro() // grows over restarts
-	return &samples{agent: a, next: start, first: start, cpu: map[string]float64{}}
+	s := &samples{agent: a, cpu: map[string]float64{}}
+	if f, err := os.Open(a.path("samples")); err == nil {
+		for d := json.NewDecoder(f); ; s.lines++ {
+			var x spooled
+			if d.Decode(&x) != nil { // the end, or a line that was being written
+				break
+			}
+			if x.Number != s.next { // the first, or some are missing before it
+				s.first, s.all = x.Number, s.all[:0]
+			}
+			s.all, s.next = append(s.all, x.Sample), x.Number+1
+		}
+		_ = f.Close()
+	}
+	if s.next == 0 {
+		s.next = time.Now().UnixMicro() // larger than any number of an agent that was here before
+		s.first = s.next
+	}
+	s.trim()
+	s.rewrite()
+	return s
+}
+
+// trim forgets the oldest samples when there are too many.
+func (s *samples) trim() {
+	if n := len(s.all) - kept; n > 0 {
+		s.all = slices.Delete(s.all, 0, n)
+		s.first += int64(n)
+	}
+}
+
+// add keeps a sample; the caller holds the agent's lock.
+func (s *samples) add(x record.Sample) {
+	s.all = append(s.all, x)
+	s.trim()
+	if s.lines++; s.lines > 2*kept {
+		s.rewrite()
+	} else if s.file != nil {
+		if line, err := json.Marshal(spooled{s.next, x}); err == nil {
+			_, _ = s.file.Write(append(line, '\n'))
+		}
+	}
+	s.next++
+}
+
+// rewrite makes the file anew from what is in memory. Without room on the disk
+// samples are kept in memory only.
+func (s *samples) rewrite() {
+	if s.file != nil {
+		_ = s.file.Close()
+	}
+	path := s.agent.path("samples")
+	f, err := os.Create(path + ".new")
+	if err != nil {
+		s.file = nil
+		return
+	}
+	w := bufio.NewWriter(f)
+	e := json.NewEncoder(w)
+	for i := range s.all {
+		_ = e.Encode(spooled{s.first + int64(i), s.all[i]})
+	}
+	_ = w.Flush()
+	_ = os.Rename(path+".new", path)
+	s.file, s.lines = f, len(s.all)
 }
 
 // since gives what was measured from a cursor on.
@@ -87,7 +162,7 @@ func (s *samples) look(ctx context.Context, now time.Time) {
 	for _, x := range all {
 		var cpu float64
 		var memory int64
-		if x.task.spec.Image != "" && a.engine != nil {
+		if x.task.spec.Image != "" {
 			cpu, memory = a.engine.usage(ctx, x.task)
 		} else if x.pid != 0 {
 			cpu, memory = usageOf(members(x.pid, x.task.notice()))
@@ -120,20 +195,15 @@ func (s *samples) look(ctx context.Context, now time.Time) {
 			busy = busy || use.Utilization == nil || *use.Utilization >= idleGPU
 			sample.GPUs = append(sample.GPUs, use)
 		}
-		if busy || !seen {
+		if busy || !seen || cpu < before { // less than before: some process of it has ended
 			x.task.active = now
 		}
 		if passed < time.Minute {
 			x.task.state.Joules += watts * passed.Seconds()
 		}
-		x.task.state.PeakMem = max(x.task.state.PeakMem, memory)
+		x.task.state.PeakMem = max(x.task.state.PeakMem, memory, a.limits.peak(x.task))
 		if every == sampleEvery || now.Unix()%10 == 0 {
-			s.all = append(s.all, sample)
-			s.next++
-			if n := len(s.all) - kept; n > 0 {
-				s.all = slices.Delete(s.all, 0, n)
-				s.first += int64(n)
-			}
+			s.add(sample)
 		}
 		a.mu.Unlock()
 	}

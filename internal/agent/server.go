@@ -17,7 +17,6 @@ import (
 
 	"github.com/destajo/destajo/fault"
 	"github.com/destajo/destajo/internal/wire"
-	"github.com/destajo/destajo/machine"
 )
 
 // handler answers what package wire says.
@@ -67,10 +66,9 @@ func (a *Agent) sync(w http.ResponseWriter, r *http.Request) {
 		t := a.tasks[x.ID]
 		if t == nil { // a late start must not run it
 			if !a.gone[x.ID] {
-				t = &task{agent: a, spec: wire.Task{ID: x.ID}, dir: a.path("tasks", x.ID), state: state{Status: wire.Status{ID: x.ID, State: machine.TaskQueued, Exit: -1}, Arrived: time.Now()}}
-				if err := os.MkdirAll(t.dir, 0o700); err == nil && writeJSON(filepath.Join(t.dir, "task.json"), &t.spec) == nil {
-					a.tasks[x.ID] = t
-					a.order = append(a.order, x.ID)
+				if err := a.start(&wire.Task{ID: x.ID}); err != nil {
+					failed = err
+				} else if t := a.tasks[x.ID]; t != nil {
 					t.end(x.Cause, x.Reason)
 				}
 			}
@@ -152,6 +150,7 @@ var blobName = regexp.MustCompile(`^[0-9a-f]{64}$`)
 func (a *Agent) blob(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("name")
 	if i, err := os.Stat(a.path("blobs", name)); blobName.MatchString(name) && err == nil {
+		_ = os.Chtimes(a.path("blobs", name), time.Now(), time.Now()) // it is needed
 		w.Header().Set("Destajo-Size", strconv.FormatInt(i.Size(), 10))
 		return
 	}
@@ -242,13 +241,9 @@ func (a *Agent) forward(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	port, _ := strconv.Atoi(r.FormValue("port"))
-	host := "127.0.0.1"
-	if t.spec.Image != "" && a.engine != nil {
-		host = a.engine.address(t)
-	}
 	var d net.Dialer
 	ctx, cancel := context.WithTimeout(r.Context(), 10*time.Second)
-	far, err := d.DialContext(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
+	far, err := d.DialContext(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 	cancel()
 	if err != nil {
 		refuse(w, fault.Wrap(fault.Unreachable, err, "nothing answers at port %d of the job", port).Hint("does it listen yet, on 127.0.0.1 or on all addresses?"))
@@ -268,6 +263,7 @@ func (a *Agent) forward(w http.ResponseWriter, r *http.Request) {
 func (t *task) use() func() {
 	t.agent.mu.Lock()
 	t.shells++
+	t.entered = true
 	t.agent.mu.Unlock()
 	return func() {
 		t.agent.mu.Lock()

@@ -33,26 +33,31 @@ func (a *Agent) shell(w http.ResponseWriter, r *http.Request) {
 	}
 	cols, _ := strconv.Atoi(r.FormValue("cols"))
 	rows, _ := strconv.Atoi(r.FormValue("rows"))
-	cmd := t.inside(r.FormValue("command"))
+	open := t.inside
+	if t.spec.Image != "" {
+		open = func(command string, cols, rows int) (terminal, error) {
+			return a.engine.inside(t, command, cols, rows)
+		}
+	}
+	tty, err := open(r.FormValue("command"), max(cols, 20), max(rows, 5))
+	if err != nil {
+		refuse(w, fault.Wrap(fault.KindOf(err), err, "the shell could not be started"))
+		return
+	}
+	defer tty.Close()
 	near, rest, err := hijack(w, "destajo-shell")
 	if err != nil {
+		tty.Kill()
 		return
 	}
 	defer near.Close()
 	defer t.use()()
 	frames := wire.NewFrames(rest, near)
-	tty, err := pty.StartWithSize(cmd, &pty.Winsize{Cols: uint16(max(cols, 20)), Rows: uint16(max(rows, 5))})
-	if err != nil {
-		_ = frames.Write(wire.FrameData, []byte("the shell could not be started: "+err.Error()+"\r\n"))
-		_ = frames.Exit(1)
-		return
-	}
-	defer tty.Close()
 	go func() {
 		for {
 			kind, data, err := frames.Read()
 			if err != nil { // the other end is gone: so is its shell
-				_ = cmd.Process.Kill()
+				tty.Kill()
 				return
 			}
 			switch kind {
@@ -60,7 +65,7 @@ func (a *Agent) shell(w http.ResponseWriter, r *http.Request) {
 				_, _ = tty.Write(data)
 			case wire.FrameSize:
 				if c, r, ok := wire.ParseSize(data); ok {
-					_ = pty.Setsize(tty, &pty.Winsize{Cols: uint16(c), Rows: uint16(r)})
+					tty.Resize(c, r)
 				}
 			}
 		}
@@ -75,15 +80,45 @@ func (a *Agent) shell(w http.ResponseWriter, r *http.Request) {
 			break
 		}
 	}
-	_ = cmd.Wait()
-	_ = frames.Exit(max(cmd.ProcessState.ExitCode(), 0))
+	_ = frames.Exit(tty.Wait())
 }
 
-// inside is a command that runs as the task's own processes do; empty: a shell.
-func (t *task) inside(command string) *exec.Cmd {
-	if t.spec.Image != "" && t.agent.engine != nil {
-		return t.agent.engine.inside(t, command)
+// terminal is what a shell runs in.
+type terminal interface {
+	io.ReadWriteCloser
+	Resize(cols, rows int)
+	Wait() int // the exit code, when what is read has come to its end
+	Kill()     // ends what runs in it
+}
+
+// local is a terminal on the node.
+type local struct {
+	*os.File
+	cmd   *exec.Cmd
+	ended chan struct{}
+}
+
+func (x *local) Resize(cols, rows int) {
+	_ = pty.Setsize(x.File, &pty.Winsize{Cols: uint16(cols), Rows: uint16(rows)})
+}
+
+func (x *local) Wait() int {
+	<-x.ended
+	if code := x.cmd.ProcessState.ExitCode(); code >= 0 {
+		return code
 	}
+	return 1
+}
+
+// Kill ends the shell; what runs in it hears that its terminal is gone.
+func (x *local) Kill() {
+	_ = x.cmd.Process.Kill()
+	_ = x.Close()
+}
+
+// inside opens a terminal in which a command runs as the task's own processes
+// do; empty: a shell.
+func (t *task) inside(command string, cols, rows int) (terminal, error) {
 	name := "/bin/sh"
 	if s := os.Getenv("SHELL"); s != "" {
 		name = s
@@ -95,8 +130,19 @@ func (t *task) inside(command string) *exec.Cmd {
 		cmd = exec.Command("/bin/sh", "-c", command)
 	}
 	cmd.Dir = filepath.Join(t.dir, "work")
+	t.agent.mu.Lock()
 	cmd.Env = append(t.environment(), "TERM=xterm-256color")
-	return cmd
+	t.agent.mu.Unlock()
+	tty, err := pty.StartWithSize(cmd, &pty.Winsize{Cols: uint16(cols), Rows: uint16(rows)})
+	if err != nil {
+		return nil, err
+	}
+	x := &local{tty, cmd, make(chan struct{})}
+	go func() { // at once: what nobody waits for is taken for an orphan and buried
+		_ = cmd.Wait()
+		close(x.ended)
+	}()
+	return x, nil
 }
 
 // Connect joins standard input and output with the agent's socket: the way in

@@ -1,12 +1,16 @@
 package agent
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/destajo/destajo/machine"
 )
@@ -60,11 +64,12 @@ func named(uuid, vendor string, index int) string {
 	return vendor + "-" + strconv.Itoa(index)
 }
 
-// take gives a task what it needs; nil when it must wait, with a reason when
-// waiting is no use.
-func (s *slots) take(n *machine.Needs) (*slot, string) {
-	if n.CPUs > s.cpus+1e-9 || s.memory > 0 && n.Memory > s.memory {
-		return nil, fmt.Sprintf("it needs %v CPUs and %d bytes of memory, the node has %v and %d", n.CPUs, n.Memory, s.cpus, s.memory)
+// take gives a task what it needs, beside what those ahead of it wait for; nil
+// when it must wait, with a reason when waiting is no use.
+func (s *slots) take(n, ahead *machine.Needs) (*slot, string) {
+	const dust = 1e-9
+	if n.CPUs > s.cpus+dust || s.memory > 0 && n.Memory > s.memory {
+		return nil, fmt.Sprintf("it needs %v CPUs and %s of memory, the node has %v and %s", n.CPUs, amount(n.Memory), s.cpus, amount(s.memory))
 	}
 	fit := 0
 	for i := range s.units {
@@ -75,31 +80,50 @@ func (s *slots) take(n *machine.Needs) (*slot, string) {
 	if n.GPUs > fit {
 		return nil, fmt.Sprintf("it needs %d GPUs, the node has %d that fit", n.GPUs, fit)
 	}
-	if s.usedC+n.CPUs > s.cpus+1e-9 || s.memory > 0 && s.usedM+n.Memory > s.memory {
+	if n.CPUs > 0 && s.usedC+ahead.CPUs+n.CPUs > s.cpus+dust || n.Memory > 0 && s.memory > 0 && s.usedM+ahead.Memory+n.Memory > s.memory {
 		return nil, ""
 	}
 	out := &slot{cpus: n.CPUs, memory: n.Memory}
+	spare := 0 // for those ahead
 	for i := range s.units {
-		if len(out.devices) == n.GPUs {
-			break
-		}
 		u := &s.units[i]
-		if u.taken || !u.fits(n) {
+		if n.GPUs == 0 || u.taken || !u.fits(n) {
 			continue
 		}
 		lock := lockDevice(u.uuid)
 		if lock == nil {
 			continue // an agent of somebody else has it
 		}
-		u.taken = true
+		if len(out.devices) == n.GPUs {
+			_ = lock.Close()
+			if spare++; spare == ahead.GPUs {
+				break
+			}
+			continue
+		}
 		out.devices, out.locks = append(out.devices, u.uuid), append(out.locks, lock)
+		if len(out.devices) == n.GPUs && ahead.GPUs == 0 {
+			break
+		}
 	}
-	s.usedC, s.usedM = s.usedC+n.CPUs, s.usedM+n.Memory
-	if len(out.devices) < n.GPUs {
-		s.give(out)
+	if len(out.devices) < n.GPUs || n.GPUs > 0 && spare < ahead.GPUs {
+		for _, f := range out.locks {
+			_ = f.Close()
+		}
 		return nil, ""
 	}
+	s.hold(out)
 	return out, ""
+}
+
+// hold marks what a slot holds as taken.
+func (s *slots) hold(x *slot) {
+	s.usedC, s.usedM = s.usedC+x.cpus, s.usedM+x.memory
+	for i := range s.units {
+		if slices.Contains(x.devices, s.units[i].uuid) {
+			s.units[i].taken = true
+		}
+	}
 }
 
 func (u *unit) fits(n *machine.Needs) bool {
@@ -107,15 +131,15 @@ func (u *unit) fits(n *machine.Needs) bool {
 }
 
 // retake is take for a task of a former life: the devices that it holds. Their
-// locks are held by its processes.
+// locks are held by its processes, or else by us from now on.
 func (s *slots) retake(n *machine.Needs, devices []string) *slot {
 	out := &slot{cpus: n.CPUs, memory: n.Memory, devices: devices}
-	s.usedC, s.usedM = s.usedC+n.CPUs, s.usedM+n.Memory
-	for i := range s.units {
-		if slices.Contains(devices, s.units[i].uuid) {
-			s.units[i].taken = true
+	for _, uuid := range devices {
+		if lock := lockDevice(uuid); lock != nil {
+			out.locks = append(out.locks, lock)
 		}
 	}
+	s.hold(out)
 	return out
 }
 
@@ -177,27 +201,40 @@ func numbers(n int) string {
 }
 
 // lockDevice takes a device for this host, so that two agents never hand out
-// the same; nil when another one has it.
+// the same, whoever runs them; nil when another one has it.
 func lockDevice(uuid string) *os.File {
-	dir := filepath.Join(os.TempDir(), "destajo-devices")
-	if os.MkdirAll(dir, 0o777) != nil {
-		return nil
-	}
-	_ = os.Chmod(dir, 0o1777) // of all users of the host
 	name := strings.Map(func(r rune) rune {
 		if r == '/' || r == 0 {
 			return '_'
 		}
 		return r
 	}, uuid)
-	f, err := os.OpenFile(filepath.Join(dir, name), os.O_CREATE|os.O_RDWR, 0o666)
+	dir := "/run/lock" // of all users, on every Linux; elsewhere /tmp is
+	if i, err := os.Stat(dir); err != nil || i.Mode()&os.ModeSticky == 0 {
+		dir = "/tmp"
+	}
+	path := filepath.Join(dir, "destajo-"+name)
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		if f, err = os.OpenFile(path, os.O_CREATE|os.O_RDWR|syscall.O_NOFOLLOW, 0o666); err == nil {
+			_ = f.Chmod(0o666)
+		}
+	}
 	if err != nil {
 		return nil
 	}
-	_ = f.Chmod(0o666)
 	if !lockFile(f) {
 		_ = f.Close()
 		return nil
 	}
 	return f
+}
+
+// amount is a number of bytes in words.
+func amount(n int64) string {
+	const gb = 1e9
+	if n < gb {
+		return strconv.FormatFloat(float64(n)/1e6, 'f', -1, 64) + " MB"
+	}
+	return strconv.FormatFloat(math.Round(float64(n)/gb*100)/100, 'f', -1, 64) + " GB"
 }

@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -27,29 +27,59 @@ type task struct {
 	state state
 	held  *slot
 
-	stopping *wire.Stop  // it was told to stop
-	kill     *time.Timer // the end of its grace
+	stopping *wire.Stop         // it was told to stop
+	kill     *time.Timer        // the end of its grace
+	cancel   context.CancelFunc // of its preparation
+	foreign  bool               // its process was started by a former life of the agent
+	kicked   bool               // its process is ended so that it starts again
 
+	boxed bool       // its container runs, or is being started
+	box   sync.Mutex // held while that is started or told something
+
+	due     time.Time // its deadline, by the monotonic clock
+	begun   time.Time // Started, by the monotonic clock
+	quick   int       // how often in a row a service ended soon after its start
 	shells  int       // open shells and forwards
+	entered bool      // a shell was opened in it
 	active  time.Time // it was last seen to do something
 	logSize int64
-	checked time.Time          // its health was asked last
-	healthy time.Time          // it answered last
-	cancel  context.CancelFunc // of its preparation
+	checked time.Time // its health was asked last
+	healthy time.Time // it answered last
 }
 
 // state is what is kept of a task beside what it is to run.
 type state struct {
 	wire.Status
-	Arrived  time.Time     `json:"arrived"`
-	Phase    string        `json:"phase,omitempty"` // setup or run: what its process does
-	PID      int           `json:"pid,omitempty"`
-	Birth    string        `json:"birth,omitempty"`     // of the process, as the kernel counts: a number may come again
-	Stop     *wire.Stop    `json:"stop,omitempty"`      // it was told to stop
-	StopFrom time.Time     `json:"stop_from,omitempty"` //
-	Limit    time.Time     `json:"limit,omitempty"`     // when its duration is over
-	Base     time.Duration `json:"base,omitempty"`
-	Locks    []string      `json:"locks,omitempty"`
+	Arrived   time.Time  `json:"arrived"`
+	Phase     string     `json:"phase,omitempty"`   // setup or run: what its process does, from before that is started
+	PID       int        `json:"pid,omitempty"`     // the shell around the command; leader of its session
+	Birth     string     `json:"birth,omitempty"`   // of the process, as the kernel counts: a number may come again
+	Launched  time.Time  `json:"launched,omitzero"` // its present process, or run of its container
+	Container string     `json:"container,omitempty"`
+	Groups    []string   `json:"groups,omitempty"`   // control groups that were made for it
+	Stop      *wire.Stop `json:"stop,omitempty"`     // it was told to stop
+	StopFrom  time.Time  `json:"stop_from,omitzero"` // from then its grace counts
+}
+
+// newTask is a task that has just arrived.
+func newTask(a *Agent, spec wire.Task) *task {
+	t := &task{agent: a, spec: spec, dir: a.path("tasks", spec.ID)}
+	t.state = state{Status: wire.Status{ID: spec.ID, State: machine.TaskQueued, Exit: -1}, Arrived: time.Now()}
+	t.clock()
+	return t
+}
+
+// clock fixes the task's times to the monotonic clock, so that a jump of the
+// wall clock neither ends it nor lets it run for ever.
+func (t *task) clock() {
+	now := time.Now()
+	if !t.spec.Deadline.IsZero() {
+		t.due = now.Add(time.Until(t.spec.Deadline))
+	}
+	if !t.state.Started.IsZero() {
+		t.begun = now.Add(-max(0, time.Since(t.state.Started)))
+	}
+	t.active = now
 }
 
 // status is what is reported; the caller holds the lock.
@@ -57,7 +87,7 @@ func (t *task) status() wire.Status {
 	s := t.state.Status
 	s.Log = t.size()
 	if s.State == machine.TaskRunning || s.State == machine.TaskStopping {
-		s.Ran = time.Since(t.state.Started)
+		s.Ran = time.Since(t.begun)
 	}
 	return s
 }
@@ -99,11 +129,7 @@ func (t *task) prepare(ctx context.Context) {
 	a := t.agent
 	err := t.unpack(ctx)
 	if err == nil && t.spec.Image != "" {
-		if a.engine == nil {
-			err = fault.New(fault.NotFound, "this node runs no containers, and the job names the image %s", t.spec.Image).Hint("start Docker or Podman on the node, or leave image: out")
-		} else {
-			err = a.engine.pull(ctx, t)
-		}
+		err = a.engine.pull(ctx, t)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -151,11 +177,8 @@ func (t *task) proceed() {
 // run starts the command; the caller holds the lock.
 func (t *task) run() {
 	now := time.Now()
-	t.state.State, t.state.Detail, t.state.Started, t.active = machine.TaskRunning, "", now, now
+	t.state.State, t.state.Detail, t.state.Started, t.begun, t.active = machine.TaskRunning, "", now, now, now
 	t.state.Starts++
-	if t.spec.Duration > 0 {
-		t.state.Limit = now.Add(t.spec.Duration)
-	}
 	if t.spec.Run == "" && t.spec.Image == "" { // a notebook that is only entered
 		t.save()
 		t.agent.bump()
@@ -164,20 +187,28 @@ func (t *task) run() {
 	t.launch("run")
 }
 
-// launch starts a process for a phase; the caller holds the lock.
+// launch starts a process for a phase; the caller holds the lock. A later life
+// of the agent must know of the process even if this one dies before it wrote
+// down its number: the log is there from before the process is, and a run after
+// a setup is announced in the state.
 func (t *task) launch(phase string) {
-	t.state.Phase = phase
+	_ = os.Remove(t.exitFile())
+	t.foreign, t.state.Phase, t.state.Launched = false, phase, time.Now()
 	text := t.spec.Run
 	if phase == "setup" {
 		text = t.spec.Setup
 	}
 	if t.spec.Image != "" {
-		t.agent.engine.launch(t, phase, text)
+		t.agent.engine.launch(t, text)
 		return
 	}
-	cmd, err := t.command(text)
+	if phase == "run" && t.spec.Setup != "" {
+		t.save()
+	}
+	cmd, log, err := t.command(text)
 	if err == nil {
 		err = cmd.Start()
+		_ = log.Close()
 	}
 	if err != nil {
 		if isFull(err) {
@@ -190,24 +221,23 @@ func (t *task) launch(phase string) {
 	t.save()
 	t.agent.bump()
 	go func() {
-		err := cmd.Wait()
-		t.exited(exitOf(cmd.ProcessState, err))
+		_ = cmd.Wait()
+		t.exited(exitOf(cmd.ProcessState))
 	}()
 }
 
 // wrapper runs the command in a shell of its own and writes down how it ended,
-// so that a later life of the agent knows.
+// so that a later life of the agent knows. A line without its end counts as none.
 const wrapper = `/bin/sh -c "$1"; c=$?; echo $c >"$2"; exit $c`
 
-// command is the process of a phase: its own session, its output to the log.
-func (t *task) command(text string) (*exec.Cmd, error) {
-	exit := filepath.Join(t.dir, "exit")
-	_ = os.Remove(exit)
+// command is the process of a phase: its own session, its output to the log,
+// which the caller closes.
+func (t *task) command(text string) (*exec.Cmd, *os.File, error) {
 	log, err := os.OpenFile(filepath.Join(t.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	cmd := exec.Command("/bin/sh", "-c", t.agent.confine(t)+wrapper, "destajo", text, exit)
+	cmd := exec.Command("/bin/sh", "-c", t.agent.limits.confine(t)+wrapper, "destajo", text, t.exitFile())
 	cmd.Dir = filepath.Join(t.dir, "work")
 	cmd.Env = t.environment()
 	cmd.Stdout, cmd.Stderr = log, log
@@ -215,37 +245,58 @@ func (t *task) command(text string) (*exec.Cmd, error) {
 	if t.held != nil {
 		cmd.ExtraFiles = t.held.locks // the devices stay locked while a process of the task lives
 	}
-	return cmd, nil
+	return cmd, log, nil
 }
 
-// environment is what a process of the task sees.
+// environment is what a process of the task sees. What we say of devices and
+// folders stands last and wins over what the job says.
 func (t *task) environment() []string {
-	env := []string{"DESTAJO_NOTICE=" + t.notice(), "DESTAJO_WORK=" + filepath.Join(t.dir, "work")}
+	var env []string
 	for _, name := range []string{"PATH", "HOME", "USER", "LOGNAME", "LANG", "SHELL", "TMPDIR", "TZ", "LD_LIBRARY_PATH", "CUDA_HOME", "ROCM_PATH"} {
 		if v, ok := os.LookupEnv(name); ok {
 			env = append(env, name+"="+v)
 		}
 	}
-	if t.spec.KeepDir != "" {
-		env = append(env, "DESTAJO_CHECKPOINT="+t.keepDir())
-	}
-	env = append(env, t.agent.slots.visible(t.held)...)
 	for name, v := range t.spec.Env {
 		env = append(env, name+"="+v)
+	}
+	return append(env, t.surroundings(t.notice(), filepath.Join(t.dir, "work"), t.keepDir())...)
+}
+
+// surroundings are the variables that say where the task is, by the paths that
+// its processes see.
+func (t *task) surroundings(notice, work, keep string) []string {
+	env := append(t.agent.slots.visible(t.held), "DESTAJO_NOTICE="+notice, "DESTAJO_WORK="+work)
+	if t.spec.KeepDir != "" {
+		env = append(env, "DESTAJO_CHECKPOINT="+keep)
+	}
+	if len(t.spec.Outputs) > 0 {
+		env = append(env, "DESTAJO_OUT="+filepath.Join(work, filepath.FromSlash(t.spec.Outputs[0])))
 	}
 	return env
 }
 
-// keepDir is where the task's checkpoints are.
+// keepDir is where the task's checkpoints are on the node.
 func (t *task) keepDir() string {
-	if filepath.IsAbs(t.spec.KeepDir) && t.spec.Image == "" {
-		return filepath.Clean(t.spec.KeepDir)
+	switch {
+	case !filepath.IsAbs(t.spec.KeepDir):
+		return filepath.Join(t.dir, "work", filepath.FromSlash(t.spec.KeepDir))
+	case t.spec.Image != "":
+		return filepath.Join(t.dir, "keep")
 	}
-	return filepath.Join(t.dir, "work", filepath.FromSlash(strings.TrimPrefix(t.spec.KeepDir, "/")))
+	return filepath.Clean(t.spec.KeepDir)
 }
 
 // notice is the file that tells a task why it is asked to stop.
-func (t *task) notice() string { return filepath.Join(t.dir, "notice") }
+func (t *task) notice() string {
+	if t.spec.Image != "" {
+		return filepath.Join(t.dir, "box", "notice")
+	}
+	return filepath.Join(t.dir, "notice")
+}
+
+// exitFile is where the shell around the command writes down how that ended.
+func (t *task) exitFile() string { return filepath.Join(t.dir, "exit") }
 
 // exit is how a process ended.
 type exit struct {
@@ -255,49 +306,54 @@ type exit struct {
 	oom    bool
 }
 
-func exitOf(s *os.ProcessState, err error) exit {
+func exitOf(s *os.ProcessState) exit {
 	if s == nil {
 		return exit{code: -1, lost: true}
 	}
 	if w, ok := s.Sys().(syscall.WaitStatus); ok && w.Signaled() {
 		return exit{code: -1, signal: w.Signal().String()}
 	}
-	_ = err
 	return exit{code: s.ExitCode()}
 }
 
 // exited takes the end of the task's process.
 func (t *task) exited(x exit) {
 	a := t.agent
-	left := t.sweep() // what it left behind goes with it
+	if t.spec.Image == "" { // what it left behind goes with it
+		t.linger()
+		t.sweep()
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if t.state.State == machine.TaskEnded {
 		return
 	}
-	_ = left
 	if x.lost { // the shell around it may have written it down
 		if code, ok := t.written(); ok {
-			x = exit{code: code}
+			x = exit{code: code, oom: x.oom}
 		}
 	}
 	if x.code > 128 && x.code < 160 && x.signal == "" { // as shells say it
-		if s := syscall.Signal(x.code - 128); x.code-128 != 127 {
-			x.signal = s.String()
-		}
+		x.signal = syscall.Signal(x.code - 128).String()
 	}
 	t.state.PID, t.state.Birth = 0, ""
 	switch {
 	case t.stopping != nil:
 		t.state.Exit, t.state.Signal = x.code, x.signal
 		t.end(t.stopping.Cause, t.stopping.Reason)
+	case x.lost && t.noRoom():
+		t.end(machine.Lost, "its process vanished, and the disk of the node is full")
 	case x.lost:
 		t.end(machine.Lost, "its process vanished: the node was started anew, or someone killed it with its shell")
 	case t.state.Phase == "setup" && x.code == 0:
 		t.ready()
 	case t.state.Phase == "setup":
 		t.state.Exit, t.state.Signal = x.code, x.signal
-		t.end(machine.Exited, fmt.Sprintf("its setup ended with exit code %d", x.code))
+		why := t.words(x)
+		if why == "" {
+			why = fmt.Sprintf("exit code %d", x.code)
+		}
+		t.end(machine.Exited, "its setup failed: "+why)
 	case t.spec.Kind == string(job.Service) && t.again(x):
 	default:
 		t.state.Exit, t.state.Signal = x.code, x.signal
@@ -305,10 +361,14 @@ func (t *task) exited(x exit) {
 	}
 }
 
+// words say how a process ended, where more is known than its exit code.
 func (t *task) words(x exit) string {
 	switch {
-	case x.oom || t.agent.outOfMemory(t):
-		return "out of memory: it used more than it may"
+	case x.oom || x.code != 0 && t.agent.limits.outOfMemory(t):
+		if m := t.spec.Needs.Memory; m > 0 {
+			return fmt.Sprintf("out of memory: it used all of the %s that it may have", amount(m))
+		}
+		return "out of memory"
 	case x.code == 127:
 		return "exit code 127: a command was not found; the end of the log says which"
 	case x.code == 126:
@@ -326,27 +386,30 @@ func (t *task) noRoom() bool {
 	return err == nil && n < 1<<20
 }
 
-// again starts a service anew after a pause; the caller holds the lock.
+// again starts a service anew after a pause, unless its policy says no; the
+// caller holds the lock. The pause doubles from a second to a minute, and begins
+// again when the service lived for ten minutes.
 func (t *task) again(x exit) bool {
-	if t.spec.Restart == "never" || t.spec.Restart == "failure" && x.code == 0 || t.agent.ending {
+	if !t.kicked && (t.spec.Restart == "never" || t.spec.Restart == "failure" && x.code == 0) || t.agent.ending {
 		return false
 	}
-	pause := time.Second << min(t.state.Starts-1, 6)
-	if time.Since(t.state.Started) > 10*time.Minute {
-		t.state.Starts = 0
+	if time.Since(t.state.Launched) > 10*time.Minute {
+		t.quick = 0
 	}
+	pause := min(time.Second<<min(t.quick, 6), time.Minute)
+	t.quick++
+	t.kicked = false
 	t.state.Healthy = false
-	t.state.Detail = fmt.Sprintf("ended with exit code %d; starts again in %s", x.code, min(pause, time.Minute))
+	t.state.Detail = fmt.Sprintf("ended with exit code %d; starts again in %s", x.code, pause)
+	t.save()
 	t.agent.bump()
-	time.AfterFunc(min(pause, time.Minute), func() {
+	time.AfterFunc(pause, func() {
 		t.agent.mu.Lock()
 		defer t.agent.mu.Unlock()
-		if t.state.State == machine.TaskRunning && t.stopping == nil && t.state.PID == 0 {
-			started := t.state.Started
+		if t.state.State == machine.TaskRunning && t.stopping == nil && !t.live() {
 			t.state.Starts++
 			t.state.Detail = ""
 			t.launch("run")
-			t.state.Started = started
 		}
 	})
 	return true
@@ -354,7 +417,7 @@ func (t *task) again(x exit) bool {
 
 // written is the exit code that the shell wrote down.
 func (t *task) written() (int, bool) {
-	data, err := os.ReadFile(filepath.Join(t.dir, "exit"))
+	data, err := os.ReadFile(t.exitFile())
 	if err != nil || !strings.HasSuffix(string(data), "\n") {
 		return 0, false
 	}
@@ -370,17 +433,25 @@ func (t *task) end(cause machine.Cause, reason string) {
 	s.Log = t.size()
 	s.State, s.Cause, s.Reason, s.Detail, s.Ended, s.Healthy = machine.TaskEnded, cause, reason, "", now, false
 	if !s.Started.IsZero() {
-		s.Ran = now.Sub(s.Started)
+		s.Ran = now.Sub(t.begun)
 	}
 	s.Outputs = !s.Started.IsZero() && t.hasOutputs()
-	s.Kept = t.spec.KeepDir != "" && hasFiles(t.keepDir())
+	if t.spec.KeepDir != "" {
+		if root, err := t.openKeep(false); err == nil {
+			_, newest := fingerprint(root)
+			s.Kept = !newest.IsZero()
+			_ = root.Close()
+		}
+	}
+	s.PeakMem = max(s.PeakMem, t.agent.limits.peak(t))
 	if t.kill != nil {
 		t.kill.Stop()
 	}
 	if t.cancel != nil {
 		t.cancel()
 	}
-	t.agent.unconfine(t)
+	t.agent.limits.release(t)
+	t.agent.engine.clean(t)
 	if t.held != nil {
 		t.agent.slots.give(t.held)
 		t.held = nil
@@ -388,114 +459,6 @@ func (t *task) end(cause machine.Cause, reason string) {
 	t.save()
 	t.agent.bump()
 	t.agent.admit()
-}
-
-// stop gives notice and, after the grace, kills; the caller holds the lock.
-func (t *task) stop(cause machine.Cause, reason string, grace time.Duration) {
-	switch t.state.State {
-	case machine.TaskEnded:
-		return
-	case machine.TaskStopping:
-		if t.stopping != nil && time.Until(t.state.StopFrom.Add(t.stopping.Grace)) > grace { // it gets less time than it was given
-			t.stopping.Grace = time.Since(t.state.StopFrom) + grace
-			t.kill.Reset(grace)
-		}
-		return
-	}
-	t.stopping = &wire.Stop{ID: t.spec.ID, Cause: cause, Reason: reason, Grace: grace}
-	t.state.Stop, t.state.StopFrom = t.stopping, time.Now()
-	if t.state.PID == 0 && !t.contained() { // nothing runs
-		t.end(cause, reason)
-		return
-	}
-	t.state.State = machine.TaskStopping
-	_ = os.WriteFile(t.notice(), []byte(string(cause)+"\n"+reason+"\n"), 0o600)
-	t.save()
-	t.agent.bump()
-	t.signal(syscall.SIGTERM)
-	t.kill = time.AfterFunc(grace, func() {
-		t.agent.mu.Lock()
-		defer t.agent.mu.Unlock()
-		if t.state.State == machine.TaskStopping {
-			t.signal(syscall.SIGKILL)
-		}
-	})
-}
-
-// contained says that the task runs in a container.
-func (t *task) contained() bool {
-	return t.spec.Image != "" && t.agent.engine != nil && t.agent.engine.running(t)
-}
-
-// signal reaches every process of the task; the caller holds the lock.
-func (t *task) signal(s syscall.Signal) {
-	if t.spec.Image != "" {
-		if t.agent.engine != nil {
-			t.agent.engine.signal(t, s)
-		}
-		return
-	}
-	pid := t.state.PID
-	if pid == 0 || birth(pid) != t.state.Birth {
-		return
-	}
-	// The shell around the command must live on to write down how it ended: it
-	// gets SIGKILL only with all others.
-	if s == syscall.SIGKILL {
-		_ = syscall.Kill(-pid, s)
-		return
-	}
-	for _, p := range members(pid, t.notice()) {
-		if p != pid {
-			_ = syscall.Kill(p, s)
-		}
-	}
-}
-
-// recover takes up a task of a former life.
-func (t *task) recover() {
-	a := t.agent
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	s := &t.state
-	t.active = time.Now()
-	t.stopping = s.Stop
-	switch s.State {
-	case machine.TaskEnded, machine.TaskQueued:
-		return
-	}
-	if t.held = a.slots.retake(&t.spec.Needs, s.Devices); t.held == nil {
-		t.held = &slot{}
-	}
-	alive := s.PID != 0 && birth(s.PID) == s.Birth && s.Birth != ""
-	switch {
-	case t.spec.Image != "":
-		if a.engine == nil || !a.engine.recover(t) {
-			go t.exited(exit{code: -1, lost: true})
-		}
-	case alive:
-		if s.State == machine.TaskStopping && s.Stop != nil {
-			left := max(time.Until(s.StopFrom.Add(s.Stop.Grace)), 0)
-			t.kill = time.AfterFunc(left, func() {
-				a.mu.Lock()
-				defer a.mu.Unlock()
-				t.signal(syscall.SIGKILL)
-			})
-		}
-		go func() {
-			awaitEnd(s.PID, s.Birth)
-			t.exited(exit{code: -1, lost: true})
-		}()
-	case s.PID != 0:
-		go t.exited(exit{code: -1, lost: true})
-	case s.State == machine.TaskPreparing: // nothing of it ran: it begins anew
-		_ = os.RemoveAll(filepath.Join(t.dir, "work"))
-		_ = os.MkdirAll(filepath.Join(t.dir, "work"), 0o700)
-		t.begin()
-	case s.State == machine.TaskPrepared, t.spec.Run == "":
-	default:
-		go t.exited(exit{code: -1, lost: true})
-	}
 }
 
 func inWords(err error) string {
@@ -506,16 +469,3 @@ func inWords(err error) string {
 }
 
 func isFull(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
-
-// hasFiles says whether there is a file below a folder.
-func hasFiles(dir string) bool {
-	found := false
-	_ = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
-		if err == nil && !d.IsDir() {
-			found = true
-			return fs.SkipAll
-		}
-		return nil
-	})
-	return found
-}

@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"os"
 	"slices"
 	"strconv"
+	"syscall"
 	"time"
 
 	"github.com/destajo/destajo/job"
@@ -24,7 +26,7 @@ func (a *Agent) watch(ctx context.Context) {
 	logs := time.NewTicker(logTick)
 	defer logs.Stop()
 	last := time.Now()
-	fired := false
+	blobs := last
 	zombies := map[int]bool{}
 	for {
 		select {
@@ -41,39 +43,79 @@ func (a *Agent) watch(ctx context.Context) {
 		}
 		last = now
 		zombies = reap(zombies)
-		a.mu.Lock()
-		live := false
-		for _, id := range slices.Clone(a.order) {
-			if t := a.tasks[id]; t.state.State != machine.TaskEnded {
-				live = true
-				t.limits(now)
-			}
-		}
-		quiet, deadMan := now.Sub(a.word), a.deadMan
-		silent := deadMan > 0 && quiet > deadMan
-		if silent && live && !fired {
-			fired = true
-			for _, id := range slices.Clone(a.order) {
-				t := a.tasks[id]
-				t.stop(machine.DeadMan, fmt.Sprintf("the node heard nothing from the control plane for %s", deadMan), t.grace())
-			}
-		}
-		if !silent {
-			fired = false
-		}
-		empty := len(a.order) == 0
-		a.mu.Unlock()
-		if silent && !live && !empty && fired {
-			fired = false
-			a.release()
-		}
-		// Nobody knows of this agent any more, or nobody needs it.
-		if empty && quiet > max(deadMan, time.Minute) {
-			a.release()
-			a.finish()
+		if !a.beat(now) {
 			return
 		}
+		if now.Sub(blobs) > time.Minute {
+			blobs = now
+			a.tidy(now)
+		}
 		a.samples.look(ctx, now)
+	}
+}
+
+// beat looks at every task and at the dead man; false when the agent is to go.
+func (a *Agent) beat(now time.Time) bool {
+	a.mu.Lock()
+	live := false
+	for _, id := range slices.Clone(a.order) {
+		if t := a.tasks[id]; t.state.State != machine.TaskEnded {
+			live = true
+			t.watch(now)
+		}
+	}
+	if live && !a.ending {
+		a.admit() // a device that an agent of somebody else held may be free
+	}
+	quiet, deadMan, empty := now.Sub(a.word), a.deadMan, len(a.order) == 0
+	silent := deadMan > 0 && quiet > deadMan
+	free := false
+	switch {
+	case !silent:
+		a.fired, a.freed = false, false
+	case live && !a.fired:
+		a.fired = true
+		for _, id := range slices.Clone(a.order) {
+			t := a.tasks[id]
+			t.stop(machine.DeadMan, fmt.Sprintf("the node heard nothing from the control plane for %s", deadMan), t.grace())
+		}
+	case !live && !a.freed:
+		a.freed, free = true, true
+	}
+	a.mu.Unlock()
+	if free {
+		a.release()
+	}
+	// Nobody knows of this agent any more, or nobody needs it.
+	if empty && quiet > max(deadMan, time.Minute) {
+		if !free {
+			a.release()
+		}
+		a.finish()
+		return false
+	}
+	return true
+}
+
+// blobLife is how long a file that no task needs is kept from its last use on:
+// the control plane asks for it shortly before it starts a task.
+const blobLife = time.Hour
+
+// tidy deletes files that nobody needs any more.
+func (a *Agent) tidy(now time.Time) {
+	used := map[string]bool{}
+	a.mu.Lock()
+	for _, t := range a.tasks {
+		if t.state.State != machine.TaskEnded {
+			used[t.spec.Bundle], used[t.spec.Keep] = true, true
+		}
+	}
+	a.mu.Unlock()
+	all, _ := os.ReadDir(a.path("blobs"))
+	for _, e := range all {
+		if i, err := e.Info(); err == nil && !used[e.Name()] && now.Sub(i.ModTime()) > blobLife {
+			_ = os.Remove(a.path("blobs", e.Name()))
+		}
 	}
 }
 
@@ -124,35 +166,28 @@ func reap(before map[int]bool) map[int]bool {
 	return now
 }
 
-// limits stops a task that is over one of its own; the caller holds the lock.
-func (t *task) limits(now time.Time) {
+// watch stops a task that is over one of its limits, and asks a service how it
+// is; the caller holds the lock.
+func (t *task) watch(now time.Time) {
 	s := &t.state
 	switch {
-	case !t.spec.Deadline.IsZero() && now.After(t.spec.Deadline):
+	case !t.due.IsZero() && now.After(t.due):
 		t.stop(machine.Limit, "its deadline came: "+t.spec.Deadline.UTC().Format(time.RFC3339), t.grace())
-	case s.State == machine.TaskRunning && t.spec.Duration > 0 && t.ran(now) > t.spec.Duration:
+	case s.State == machine.TaskRunning && t.spec.Duration > 0 && now.Sub(t.begun) > t.spec.Duration:
 		t.stop(machine.Limit, fmt.Sprintf("it ran for its limit of %s", t.spec.Duration), t.grace())
 	case s.State == machine.TaskRunning && t.spec.Idle > 0 && t.shells == 0 && now.Sub(t.active) > t.spec.Idle:
 		t.stop(machine.Limit, fmt.Sprintf("it did nothing for its limit of %s", t.spec.Idle), t.grace())
 	}
-	if s.State == machine.TaskRunning && t.spec.Health != nil && now.Sub(t.checked) >= t.spec.Health.Every {
+	if s.State == machine.TaskRunning && t.spec.Health != nil && now.Sub(t.checked) >= t.spec.Health.Every && t.live() {
 		t.checked = now
 		go t.health()
 	}
 }
 
-// ran is how long the command has run: by the monotonic clock in this life, so
-// that a jump of the clock does not end it, and by the wall before.
-func (t *task) ran(now time.Time) time.Duration { return now.Sub(t.state.Started) }
-
 // health asks a service whether it answers.
 func (t *task) health() {
 	h := t.spec.Health
-	host := "127.0.0.1"
-	if t.spec.Image != "" && t.agent.engine != nil {
-		host = t.agent.engine.address(t)
-	}
-	address := net.JoinHostPort(host, strconv.Itoa(h.Port))
+	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(h.Port))
 	why := ""
 	if h.Path == "" {
 		conn, err := net.DialTimeout("tcp", address, 5*time.Second)
@@ -191,10 +226,10 @@ func (t *task) health() {
 	}
 	t.say("does not answer: " + why)
 	since := t.healthy
-	if since.IsZero() || since.Before(t.state.Started) {
-		since = t.state.Started
+	if since.Before(t.state.Launched) {
+		since = t.state.Launched
 	}
-	if time.Since(since) > h.Start && t.spec.Kind == string(job.Service) && t.spec.Restart != "never" && (t.state.PID != 0 || t.contained()) {
+	if time.Since(since) > h.Start && t.spec.Kind == string(job.Service) && t.spec.Restart != "never" && t.live() {
 		t.healthy = time.Now()
 		t.kick() // its end starts it again
 	}
@@ -202,13 +237,14 @@ func (t *task) health() {
 
 // kick ends the present process of a service; the caller holds the lock.
 func (t *task) kick() {
-	t.signal(15)
-	pid := t.state.PID
+	t.kicked = true
+	t.signal(syscall.SIGTERM)
+	launched := t.state.Launched
 	time.AfterFunc(t.grace(), func() {
 		t.agent.mu.Lock()
 		defer t.agent.mu.Unlock()
-		if t.state.PID == pid && t.state.State == machine.TaskRunning {
-			t.signal(9)
+		if t.live() && t.state.Launched.Equal(launched) && t.state.State == machine.TaskRunning {
+			t.signal(syscall.SIGKILL)
 		}
 	})
 }

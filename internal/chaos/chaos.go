@@ -123,6 +123,7 @@ func (r *rig) say(format string, args ...any) {
 }
 
 func (r *rig) wrong(format string, args ...any) {
+	r.say("WRONG: "+format, args...)
 	r.lock.Lock()
 	defer r.lock.Unlock()
 	r.report.Wrong = append(r.report.Wrong, fmt.Sprintf(format, args...))

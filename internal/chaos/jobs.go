@@ -83,10 +83,7 @@ func (r *rig) draw() []*task {
 // and ends, which nothing of the program touches.
 func (t *task) file(trace string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "name: %s\nresources: {gpus: 0, cpus: 2}\nplace: {terms: [spot, on-demand]}\n", t.name)
-	if t.nodes > 1 {
-		b.WriteString("nodes: 2\n")
-	}
+	fmt.Fprintf(&b, "name: %s\nresources: {gpus: 0, cpus: 2, nodes: %d}\nplace: {terms: [spot, on-demand]}\n", t.name, t.nodes)
 	if t.rows > 1 {
 		fmt.Fprintf(&b, "array: %d\n", t.rows)
 	}

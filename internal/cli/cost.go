@@ -3,6 +3,8 @@ package cli
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -10,7 +12,6 @@ import (
 
 	"github.com/destajo/destajo/fault"
 	"github.com/destajo/destajo/internal/record"
-	"github.com/destajo/destajo/job"
 	"github.com/destajo/destajo/ledger"
 	"github.com/destajo/destajo/money"
 )
@@ -114,14 +115,41 @@ func (a *app) cost(by, since, until string) error {
 		total[s.Currency] += s.Amount
 	}
 	if a.tabular() {
-		for c, x := range total {
-			l.foot = append(l.foot, fmt.Sprintf("In all %s %s.", price(x), c))
+		l.dropEmpty(3)
+		for _, c := range slices.Sorted(maps.Keys(total)) {
+			l.foot = append(l.foot, fmt.Sprintf("In all %s %s.", price(total[c]), c))
 		}
 		if len(rows) == 0 {
 			l.foot = append(l.foot, "Nothing was spent.")
 		}
 	}
 	return a.print(l, rows)
+}
+
+// dropEmpty leaves out the columns, from one on, in which nothing stands.
+func (l *listing) dropEmpty(from int) {
+	for i := len(l.header) - 1; i >= from; i-- {
+		if slices.ContainsFunc(l.rows, func(r []string) bool { return r[i] != "" && r[i] != "-" }) {
+			continue
+		}
+		l.header = slices.Delete(slices.Clone(l.header), i, i+1)
+		for n, r := range l.rows {
+			l.rows[n] = slices.Delete(r, i, i+1)
+		}
+		right := map[int]bool{}
+		for c := range l.right {
+			switch {
+			case c < i:
+				right[c] = true
+			case c > i:
+				right[c-1] = true
+			}
+		}
+		l.right = right
+		if l.shrink >= i {
+			l.shrink--
+		}
+	}
 }
 
 func sumsBy(entries []record.Entry, by string) ([]ledger.Sum, error) {
@@ -208,5 +236,3 @@ func actually(d *detail, now time.Time) actual {
 	}
 	return x
 }
-
-var _ = job.Done

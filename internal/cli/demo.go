@@ -13,7 +13,6 @@ import (
 	"github.com/destajo/destajo/fault"
 	"github.com/destajo/destajo/internal/backend/fake"
 	"github.com/destajo/destajo/internal/backend/local"
-	"github.com/destajo/destajo/internal/control"
 	"github.com/destajo/destajo/internal/record"
 	"github.com/destajo/destajo/money"
 )
@@ -161,5 +160,3 @@ func (a *app) demo() error {
 	say("Now your own: destajo run examples/hello.yml")
 	return nil
 }
-
-var _ = control.Placed{}

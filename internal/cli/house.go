@@ -33,6 +33,7 @@ type house struct {
 	app   *app
 	store *store.Store
 	who   tenant.Who
+	poke  chan struct{} // wakes the loop of this process
 }
 
 // open opens the state in DESTAJO_HOME, and makes it when it is not there.
@@ -51,7 +52,7 @@ func (a *app) open(ctx context.Context) (*house, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &house{app: a, store: s, who: tenant.Local()}
+	h := &house{app: a, store: s, who: tenant.Local(), poke: make(chan struct{}, 1)}
 	h.Service = &control.Service{Store: s, Backends: h.backends, Files: control.Files{Dir: home}, Settings: a.settings(), Now: a.Now,
 		Chooser: &control.Chooser{World: a.world, Exchange: catalog.Exchange, Currency: "USD"}}
 	return h, nil
@@ -88,7 +89,7 @@ func (h *house) loop(role string, linger time.Duration, log *slog.Logger) *contr
 		settings.Linger = linger
 	}
 	return &control.Loop{Store: h.store, Backends: h.backends, Files: h.Files, Chooser: h.Chooser, Settings: settings,
-		Holder: holder(role), Now: h.Now, Log: log, Finished: h.app.learn}
+		Holder: holder(role), Now: h.Now, Log: log, Poke: h.poke, Finished: h.app.learn}
 }
 
 // learn keeps the rate that a finished job had on its GPUs: the next plan of it

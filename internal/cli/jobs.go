@@ -93,6 +93,9 @@ The members of an array share a row unless --members is given.`,
 		Example: "  destajo jobs\n  destajo jobs --all --limit 20\n  destajo jobs --state waiting -o json",
 		Args:    nothing,
 		RunE: func(*cobra.Command, []string) error {
+			if limit < 0 {
+				return fault.New(fault.Invalid, "--limit %d", limit).Hint("write a number above 0; without it all are listed")
+			}
 			f := record.JobFilter{Live: !all && len(states) == 0, Limit: limit}
 			for _, s := range states {
 				f.States = append(f.States, job.State(s))
@@ -130,7 +133,14 @@ func (a *app) jobs(f record.JobFilter, members bool) error {
 	arrays := map[int64]*group{}
 	for _, j := range jobs {
 		r := rowOfJob(j, now)
-		row := []string{r.ID, r.Name, string(r.State), seconds(r.Seconds), strconv.Itoa(r.Attempts), j.Submitted.UTC().Format("2006-01-02 15:04"), r.Offer, r.Reason}
+		took := "-"
+		if r.Started != nil {
+			took = seconds(max(r.Seconds, 1e-3))
+		}
+		row := []string{r.ID, r.Name, string(r.State), took, strconv.Itoa(r.Attempts), a.moment(j.Submitted), r.Offer, r.Reason}
+		if j.State == job.Waiting && j.Array == 0 && r.Reason != "" && len(l.foot) < 5 {
+			l.foot = append(l.foot, fmt.Sprintf("%s %s: %s", r.ID, r.Name, r.Reason))
+		}
 		if j.Array == 0 || members || a.output == "csv" {
 			l.rows = append(l.rows, row)
 			continue
@@ -156,10 +166,34 @@ func (a *app) jobs(f record.JobFilter, members bool) error {
 		l.rows[g.row][2], l.rows[g.row][7] = "array", strings.Join(parts, ", ")
 		l.rows[g.row][1] += fmt.Sprintf(" [%d]", total)
 	}
-	if len(l.rows) == 0 && a.tabular() {
+	if !a.tabular() { // the rows have the reasons whole
+		l.foot = nil
+	} else if len(l.rows) == 0 {
 		l.foot = []string{"No jobs. `destajo run examples/hello.yml` runs one; --all lists ended ones."}
 	}
 	return a.print(l, jobRows(jobs, now))
+}
+
+// moment is a time of a listing, UTC: for people only as exact as they need.
+func (a *app) moment(t time.Time) string {
+	t = t.UTC()
+	switch {
+	case a.output == "csv":
+		return t.Format(time.RFC3339)
+	case t.Format(time.DateOnly) == a.Now().UTC().Format(time.DateOnly) && a.tabular():
+		return t.Format("15:04 UTC")
+	case a.tabular():
+		return t.Format(time.DateOnly)
+	}
+	return t.Format("2006-01-02 15:04")
+}
+
+// counted is a number with its noun.
+func counted(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
 }
 
 // seconds says a time in words, short.
@@ -216,9 +250,14 @@ member of an array such as 12.7, or a name.`,
 					if len(jobs) > 1 {
 						dir = filepath.Join(fetch, strconv.Itoa(j.Index))
 					}
-					if err := h.fetch(ctx, j, dir, true); err != nil {
+					n, err := h.fetch(ctx, j, dir)
+					if err != nil {
 						return err
 					}
+					if n == 0 {
+						return fault.New(fault.NotFound, "job %s brought nothing back", jobRef(j)).Hint("name files or folders under outputs: of the job")
+					}
+					h.sayFetched(n, dir)
 				}
 				return nil
 			}
@@ -232,13 +271,13 @@ member of an array such as 12.7, or a name.`,
 	return c
 }
 
-// fetch unpacks what a job brought back.
-func (h *house) fetch(ctx context.Context, j *job.Job, dir string, must bool) error {
-	found := false
+// fetch unpacks what a job brought back and counts the files.
+func (h *house) fetch(ctx context.Context, j *job.Job, dir string) (int, error) {
+	files := 0
 	for rank := range 1024 {
 		r, err := h.Outputs(ctx, h.who, j, rank)
 		if err != nil {
-			return err
+			return files, err
 		}
 		if r == nil {
 			break
@@ -250,15 +289,17 @@ func (h *house) fetch(ctx context.Context, j *job.Job, dir string, must bool) er
 		names, err := bundle.Unpack(r, to)
 		_ = r.Close()
 		if err != nil {
-			return err
+			return files, err
 		}
-		found = true
-		fmt.Fprintf(h.app.Err, "outputs: %d files in %s\n", len(names), to)
+		files += len(names)
 	}
-	if !found && must {
-		return fault.New(fault.NotFound, "job %s brought nothing back", jobRef(j)).Hint("name files or folders under outputs: of the job")
+	return files, nil
+}
+
+func (h *house) sayFetched(files int, dir string) {
+	if files > 0 {
+		fmt.Fprintf(h.app.Err, "outputs: %s in %s\n", counted(files, "file"), dir)
 	}
-	return nil
 }
 
 func (a *app) logsCommand() *cobra.Command {
@@ -273,6 +314,9 @@ several attempts all are printed, one after the other, unless --attempt says whi
 		Example: "  destajo logs 12\n  destajo logs -f train\n  destajo logs 12 --tail 20",
 		Args:    exactly(1, "one job"),
 		RunE: func(_ *cobra.Command, args []string) error {
+			if tail < 0 || attempt < 0 {
+				return fault.New(fault.Invalid, "--tail and --attempt take numbers above 0")
+			}
 			ctx := context.Background()
 			h, err := a.open(ctx)
 			if err != nil {
@@ -314,6 +358,9 @@ func (h *house) logs(ctx context.Context, ref string, follow bool, attempt, rank
 			for _, x := range attempts {
 				if attempt > 0 && x.Number != attempt {
 					continue
+				}
+				if n := len(x.Tasks); rank >= n {
+					return fault.New(fault.NotFound, "job %s runs on %s, there is no rank %d", jobRef(j), counted(n, "machine"), rank).Hint("ranks count from 0")
 				}
 				for r := range x.Tasks {
 					if rank >= 0 && r != rank {

@@ -83,14 +83,15 @@ func (a *app) machines(all bool) error {
 	}
 	now := a.Now()
 	rows := []machineRow{}
-	l := listing{header: []string{"ID", "STATE", "WHERE", "GPU", "TERMS", "PER HOUR", "HOURS", "COST", "JOBS", "REASON"},
-		right: map[int]bool{5: true, 6: true, 7: true}, shrink: 9}
+	l := listing{header: []string{"ID", "STATE", "WHERE", "PER HOUR", "COST", "JOBS", "REASON", "GPU", "TERMS", "HOURS"},
+		right: map[int]bool{3: true, 4: true, 9: true}, shrink: 6}
+	assumed := false
 	for _, m := range list {
 		r := rowOfMachine(m, now, on[m.ID])
 		rows = append(rows, r)
 		mark := ""
 		if r.Assumed {
-			mark = "~"
+			mark, assumed = "~", true
 		}
 		reason := r.Reason
 		if r.EndFail != "" {
@@ -100,8 +101,8 @@ func (a *app) machines(all bool) error {
 		if r.GPU != "" {
 			card = fmt.Sprintf("%d x %s", r.GPUCount, r.GPU)
 		}
-		l.rows = append(l.rows, []string{r.ID, string(r.State), r.Offer, card, r.Terms, mark + price(r.PriceHour) + " " + r.Currency,
-			fmt.Sprintf("%.2f", r.Hours), mark + price(r.Cost), strings.Join(r.Jobs, " "), reason})
+		l.rows = append(l.rows, []string{r.ID, string(r.State), r.Offer, mark + price(r.PriceHour) + " " + r.Currency, mark + price(r.Cost),
+			strings.Join(r.Jobs, " "), reason, card, r.Terms, fmt.Sprintf("%.2f", r.Hours)})
 		if r.EndFail != "" && m.State != machine.Gone {
 			l.foot = append(l.foot, fmt.Sprintf("%s still costs %s %s an hour: end it at %s by hand if this lasts; it is tried again for ever.", r.ID, price(r.PriceHour), r.Currency, m.Backend))
 		}
@@ -109,7 +110,7 @@ func (a *app) machines(all bool) error {
 	if len(rows) == 0 && a.tabular() {
 		l.foot = append(l.foot, "No machine costs anything. `destajo machines places` lists where jobs can run.")
 	}
-	if a.tabular() && len(rows) > 0 {
+	if a.tabular() && assumed {
 		l.foot = append(l.foot, "~ is an assumed price: `destajo machines price` states it.")
 	}
 	return a.print(l, rows)

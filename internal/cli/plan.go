@@ -337,6 +337,9 @@ func (a *app) explainOption(p *plan.Plan, o *plan.Option) {
 	if o.Lambda > 0 {
 		line("interruptions", "lambda = %.3g an hour, %.3g h billed and %.3g h waited for each, tau = %.3g h, %.2f attempts expected", o.Lambda, o.Restart, o.Wait, o.Tau, o.Sum.Attempts)
 	}
+	if q := o.Policy; q != nil {
+		line("policy", "%.4g h on spot at %s, %.4g h on on-demand at %s %s/h (%s), %.2f changeovers expected", q.SpotHours, o.Price, q.OnDemandHours, q.OnDemandPrice, p.Currency, q.OnDemand.ID, q.Changeovers)
+	}
 	line("running", "E = %.4g h; billed %.4g h; finished after %.4g h", o.Sum.Running, o.Sum.Billed, o.Sum.Wall)
 	for _, part := range plan.Parts() {
 		if x := o.Sum.Parts[part]; x != 0 {

@@ -46,7 +46,8 @@ file; - reads standard input. The job's log goes to standard output.
 
 Ctrl-C asks whether to stop the job or to leave it running. A job that is left,
 or started with --detach, needs destajo serve on this machine: something must
-watch it. Exit code 10 when the job itself failed.`,
+watch it. Without it, a terminal that is closed stops the job. Exit code 10 when
+the job itself did not end well.`,
 		Example: "  destajo run examples/hello.yml\n  destajo run --detach train.yml\n  destajo run --from skypilot task.yaml",
 		Args:    exactly(1, "one job file"),
 		RunE:    func(_ *cobra.Command, args []string) error { return a.run(args[0], o) },
@@ -77,7 +78,7 @@ func (a *app) run(path string, o runOptions) error {
 	}
 	defer h.close()
 	if o.detach {
-		if err := h.needsServe(ctx, "a detached job"); err != nil {
+		if err := h.needsServe(ctx, "a detached job", "then again; without --detach the job is followed here"); err != nil {
 			return err
 		}
 	}
@@ -193,7 +194,12 @@ func (h *house) submit(ctx context.Context, path string, t converted, env []stri
 			return nil, fault.Wrap(fault.Invalid, err, "the folder of %s", name)
 		}
 	}
-	return h.Submit(ctx, h.who, x)
+	placed, err := h.Submit(ctx, h.who, x)
+	select {
+	case h.poke <- struct{}{}:
+	default:
+	}
+	return placed, err
 }
 
 // variables reads NAME=VALUE.
@@ -254,7 +260,7 @@ func (h *house) pack(ctx context.Context, spec *job.Spec, dir string) (string, e
 }
 
 // needsServe checks that something will watch a job when this process is gone.
-func (h *house) needsServe(ctx context.Context, what string) error {
+func (h *house) needsServe(ctx context.Context, what, next string) error {
 	lease, mine, err := h.store.Acquire(ctx, holder("look"), h.Now(), time.Second)
 	if err != nil {
 		return err
@@ -264,7 +270,7 @@ func (h *house) needsServe(ctx context.Context, what string) error {
 	}
 	if mine || !strings.HasPrefix(lease.Holder, "serve") {
 		return fault.New(fault.Conflict, "%s needs `destajo serve` on this machine, to watch it, to stop it at its limits and to end its machine", what).
-			Hint("run `destajo serve` in another terminal or as a service, then again; without --detach the job is followed here")
+			Hint("run `destajo serve` in another terminal or as a service, %s", next)
 	}
 	return nil
 }
@@ -297,14 +303,16 @@ func (a *app) sayPlaced(p *control.Placed) {
 		fmt.Fprintf(a.Err, "%s → %s at %s %s/h%s; its work is not stated, so its cost is not estimated\n", what, e.Offer, price(e.PriceHour), e.Currency, mark)
 		return
 	}
-	fmt.Fprintf(a.Err, "%s → %s: about %s, %s %s (%s %s/h%s)\n", what, e.Offer, clock(e.WallHours), price(e.Cost), e.Currency, price(e.PriceHour), e.Currency, mark)
+	fmt.Fprintf(a.Err, "%s → %s: about %s, %s %s (%s %s/h%s)\n", what, e.Offer, seconds(e.WallHours*3600), price(e.Cost), e.Currency, price(e.PriceHour), e.Currency, mark)
 }
 
 // follow shows a job's log and states until it has ended and its machine with it.
 func (h *house) follow(ctx context.Context, p *control.Placed, failed <-chan error) error {
 	a := h.app
 	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	// A closed terminal or pipe must not leave a job that nobody watches: it
+	// stops the job too.
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
 	defer signal.Stop(signals)
 	w := watcher{house: h, ids: ids(p.Jobs), out: a.Out, logs: map[string]int64{}}
 	if a.output == "json" {
@@ -337,6 +345,12 @@ func (h *house) follow(ctx context.Context, p *control.Placed, failed <-chan err
 		if err != nil {
 			return err
 		}
+		if w.broken != nil {
+			w.broken = nil
+			if err := h.Stop(ctx, h.who, w.ids, "nobody reads what it writes: the output of `destajo run` was closed"); err != nil {
+				return err
+			}
+		}
 		if over {
 			h.settle(ctx)
 			return h.report(ctx, w.jobs)
@@ -362,6 +376,8 @@ type watcher struct {
 	at    time.Time
 	logs  map[string]int64 // bytes shown of a task's log
 	live  []shown
+
+	broken error // out was closed
 }
 
 // shown is a task whose log is being shown.
@@ -399,7 +415,11 @@ func (w *watcher) look(ctx context.Context) (bool, error) {
 	}
 	j := w.jobs[0]
 	if !j.State.Ended() && j.Reason != "" && j.Reason != control.Looking {
-		w.say(string(j.State) + ": " + j.Reason)
+		if text := j.Reason; strings.HasPrefix(text, string(j.State)) {
+			w.say(text)
+		} else {
+			w.say(string(j.State) + ": " + text)
+		}
 	}
 	if j.State == job.Running || over || len(w.live) > 0 {
 		if err := w.show(ctx, j); err != nil {
@@ -450,7 +470,7 @@ func (w *watcher) copy(ctx context.Context, a *machine.Attempt, rank int, severa
 			data = prefixed(data, rank)
 		}
 		if _, err := w.out.Write(data); err != nil {
-			return fault.Wrap(fault.Internal, err, "writing the log")
+			w.out, w.broken = io.Discard, err
 		}
 	}
 }
@@ -466,6 +486,7 @@ func prefixed(data []byte, rank int) []byte {
 }
 
 // interrupted asks what is to become of the job; without a terminal it stops.
+// When the terminal is closed it goes on if someone else watches it.
 func (h *house) interrupted(ctx context.Context, p *control.Placed, s os.Signal) (left bool, err error) {
 	a := h.app
 	if a.Terminal && s == os.Interrupt {
@@ -474,7 +495,7 @@ func (h *house) interrupted(ctx context.Context, p *control.Placed, s os.Signal)
 		switch strings.ToLower(strings.TrimSpace(line)) {
 		case "s", "stop":
 		case "l", "leave":
-			if err := h.needsServe(ctx, "a job that is left running"); err != nil {
+			if err := h.needsServe(ctx, "a job that is left running", "then press Ctrl-C again"); err != nil {
 				a.explain(err)
 				return false, nil
 			}
@@ -484,8 +505,17 @@ func (h *house) interrupted(ctx context.Context, p *control.Placed, s os.Signal)
 			return false, nil
 		}
 	}
+	why := "stopped from the keyboard"
+	switch {
+	case s == syscall.SIGPIPE: // the log says it too
+		return false, nil
+	case s == syscall.SIGHUP && h.needsServe(ctx, "", "") == nil:
+		return true, nil
+	case s != os.Interrupt:
+		why = fmt.Sprintf("its `destajo run` was ended by a signal: %s", s)
+	}
 	fmt.Fprintf(a.Err, "stopping job %d\n", p.Jobs[0].ID)
-	return false, h.Stop(ctx, h.who, ids(p.Jobs), "stopped from the keyboard")
+	return false, h.Stop(ctx, h.who, ids(p.Jobs), why)
 }
 
 // settle waits until the machines that nobody needs have ended, when it is this

@@ -146,12 +146,20 @@ func (h *house) showJob(ctx context.Context, id int64) error {
 	if len(d.Events) > 0 {
 		fmt.Fprintln(a.Out)
 		l := listing{header: []string{"WHEN (UTC)", "WHAT", "DETAIL"}, shrink: 2}
+		form := "15:04:05.000"
+		if last := d.Events[len(d.Events)-1].At; !sameDay(d.Events[0].At, last) || !sameDay(last, now) {
+			form = "2006-01-02 15:04:05"
+		}
 		for _, e := range d.Events {
-			l.rows = append(l.rows, []string{e.At.UTC().Format("15:04:05.000"), who(e) + e.What, e.Detail})
+			l.rows = append(l.rows, []string{e.At.UTC().Format(form), who(e) + e.What, e.Detail})
 		}
 		return a.print(l, nil)
 	}
 	return nil
+}
+
+func sameDay(a, b time.Time) bool {
+	return a.UTC().Format(time.DateOnly) == b.UTC().Format(time.DateOnly)
 }
 
 func who(e tenant.Event) string {
@@ -231,6 +239,7 @@ func (h *house) report(ctx context.Context, jobs []*job.Job) error {
 	var failed *job.Job
 	var last *detail
 	total := map[string]money.Amount{}
+	files, mark := 0, ""
 	for _, j := range jobs {
 		if j.State != job.Done && (failed == nil || j.ID < failed.ID) {
 			failed = j
@@ -248,11 +257,14 @@ func (h *house) report(ctx context.Context, jobs []*job.Job) error {
 				if len(jobs) > 1 {
 					dir = fmt.Sprintf("%s/%d", dir, j.Index)
 				}
-				if err := h.fetch(ctx, j, dir, false); err != nil {
+				n, err := h.fetch(ctx, j, dir)
+				if err != nil {
 					return err
 				}
+				files += n
 			}
 		}
+		h.sayFetched(files, jobs[0].Dir)
 	}
 	switch {
 	case a.output == "json" && len(jobs) == 1:
@@ -272,6 +284,9 @@ func (h *house) report(ctx context.Context, jobs []*job.Job) error {
 		}
 		for _, e := range entries {
 			total[e.Charge.Currency] += e.Charge.Amount
+			if e.Charge.Assumed {
+				mark = "~"
+			}
 		}
 		count := map[job.State]int{}
 		end := jobs[0].Ended
@@ -281,14 +296,17 @@ func (h *house) report(ctx context.Context, jobs []*job.Job) error {
 				end = j.Ended
 			}
 			if j.Dir != "" && j.State == job.Done {
-				if err := h.fetch(ctx, j, fmt.Sprintf("%s/%d", j.Dir, j.Index), false); err != nil {
+				n, err := h.fetch(ctx, j, fmt.Sprintf("%s/%d", j.Dir, j.Index))
+				if err != nil {
 					return err
 				}
+				files += n
 			}
 		}
+		h.sayFetched(files, jobs[0].Dir+", a folder for each")
 		var costs []string
 		for c, x := range total {
-			costs = append(costs, price(x)+" "+c)
+			costs = append(costs, mark+price(x)+" "+c)
 		}
 		fmt.Fprintf(a.Err, "array %d: %d done, %d failed, %d stopped in %s, %s\n", jobs[0].Array, count[job.Done], count[job.Failed], count[job.Stopped],
 			seconds(end.Sub(jobs[len(jobs)-1].Submitted).Seconds()), strings.Join(costs, ", "))

@@ -345,9 +345,17 @@ func (d *decision) due(j *job.Job, ahead int, full map[fullKey]string) bool {
 	case len(c.Candidates) == 0:
 		return wait("%s", c.Why)
 	}
+	if x := d.Advice[j.ID]; x.Wait && len(c.Candidates) > 1 {
+		return wait("%s", x.Reason)
+	}
 	why := ""
 	for _, candidate := range d.sequence(j, c.Candidates) {
 		machines, reason := d.room(j, candidate)
+		if machines != nil && d.asks(machines) {
+			if rest := d.rests(candidate); rest != "" {
+				machines, reason = nil, rest
+			}
+		}
 		if machines != nil {
 			d.do(Try{j.ID, candidate, machines})
 			return true
@@ -372,9 +380,6 @@ func (d *decision) sequence(j *job.Job, ranked []Candidate) []*Candidate {
 		return out
 	}
 	advice := d.Advice[j.ID]
-	if advice.Wait {
-		return nil
-	}
 	slices.SortStableFunc(out, func(a, b *Candidate) int {
 		return cmp.Compare(d.demerit(a, j.Missed, advice), d.demerit(b, j.Missed, advice))
 	})
@@ -393,6 +398,25 @@ func (d *decision) demerit(c *Candidate, missed string, advice Advice) int {
 		n++
 	}
 	return n
+}
+
+// asks says that one of the machines is yet to be asked for.
+func (d *decision) asks(machines []string) bool {
+	return slices.ContainsFunc(machines, func(id string) bool { return d.machine(id) == nil })
+}
+
+// rests says why no machine is asked for at a place now: when every place is
+// full, asking without a pause would only make attempts.
+func (d *decision) rests(c *Candidate) string {
+	p := d.place(c.Terms.OfferID)
+	if p == nil || p.Failures == 0 {
+		return ""
+	}
+	until := p.Failed.Add(min(backOff(p.Failures), time.Minute, d.Settings.Cooldown))
+	if !d.now.Before(until) {
+		return ""
+	}
+	return fmt.Sprintf("waits for %s: %s; it is asked again at %s UTC", p.Offer, p.Why, until.UTC().Format("15:04:05"))
 }
 
 // room finds machines for an attempt: some that are there, or the ids of new

@@ -61,7 +61,8 @@ type Loop struct {
 	Holder   string // names this process, with its start
 	Now      func() time.Time
 	Log      *slog.Logger
-	Finished func(Finished) // told of every attempt that ended well; nil: nobody is
+	Poke     <-chan struct{} // rows were changed by this process: look at once; nil: they are looked at soon anyway
+	Finished func(Finished)  // told of every attempt that ended well; nil: nobody is
 
 	lease      record.Lease
 	renewed    time.Time
@@ -154,9 +155,11 @@ func (l *Loop) lead(ctx context.Context, plane record.Plane) error {
 		return err
 	}
 	for {
+		began := time.Now()
 		if err := l.pass(ctx); err != nil {
 			return err
 		}
+		l.Log.Debug("pass", "took", time.Since(began))
 		if err := l.wait(ctx); err != nil {
 			return err
 		}
@@ -174,6 +177,8 @@ func (l *Loop) wait(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-l.inbox.bell:
+			return nil
+		case <-l.Poke:
 			return nil
 		case <-due.C:
 			return nil

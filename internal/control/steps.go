@@ -305,8 +305,10 @@ func (x EndMachine) apply(d *draft) {
 	m.State, m.Reason, m.Ending = machine.Ending, x.Reason, d.now
 	if x.Failed {
 		p := d.editPlace(m.Terms.OfferID)
+		if m.Asked.After(p.Failed) { // those asked for before it was known to fail say nothing new
+			p.Failures++
+		}
 		p.Failed, p.Why = d.now, x.Reason
-		p.Failures++
 	}
 	d.event(m.Project, 0, m.ID, "ending the machine", x.Reason)
 }
