@@ -181,7 +181,7 @@ func (r *rig) script() fake.Script {
 			Boot: d(200 * time.Millisecond), Ending: d(300 * time.Millisecond)}
 	}
 	spot := sale("fake/a/spot", "a", offer.Spot, "0.36", 2)
-	spot.ReclaimsPerHour, spot.Notice, spot.NoCapacity = 150, d(3*time.Second), 0.2
+	spot.ReclaimsPerHour, spot.ReclaimAfter, spot.Notice, spot.NoCapacity = 0.05, d(r.between(5*time.Second, 12*time.Second)), d(3*time.Second), 0.2
 	b := sale("fake/b/plain", "b", offer.OnDemand, "1.08", 2)
 	b.NoCapacity, b.RefuseFirst, b.Minimum = 0.15, 1, d(10*time.Second)
 	c := sale("fake/c/slow", "c", offer.OnDemand, "1.80", 1)

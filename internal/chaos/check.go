@@ -24,6 +24,7 @@ import (
 	"github.com/destajo/destajo/ledger"
 	"github.com/destajo/destajo/machine"
 	"github.com/destajo/destajo/money"
+	"github.com/destajo/destajo/tenant"
 )
 
 // settle waits until all jobs have ended and no machine is left, with one
@@ -365,7 +366,7 @@ func member(path, name string) (string, error) {
 // money checks ledger, holds and counters, and compares with the provider's
 // bill.
 func (r *rig) money(ctx context.Context) error {
-	machines, err := r.store.Machines(ctx, "", true)
+	machines, err := r.store.Machines(ctx, tenant.Local().Project, true)
 	if err != nil {
 		return err
 	}

@@ -117,7 +117,7 @@ func (a *app) checks(ctx context.Context, host *machine.Host) []check {
 		out = append(out, check{"ssh", false, "no ssh program", "only hosts with --ssh-command need one"})
 	}
 	places, failed, err := h.Places(ctx, h.who)
-	words := counted(len(places), "place") + " where jobs can run"
+	words := plural(len(places), "place") + " where jobs can run"
 	if err != nil {
 		words = err.Error()
 	}

@@ -188,8 +188,8 @@ func (a *app) moment(t time.Time) string {
 	return t.Format("2006-01-02 15:04")
 }
 
-// counted is a number with its noun.
-func counted(n int, noun string) string {
+// plural is a number with its noun.
+func plural(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun
 	}
@@ -298,7 +298,7 @@ func (h *house) fetch(ctx context.Context, j *job.Job, dir string) (int, error) 
 
 func (h *house) sayFetched(files int, dir string) {
 	if files > 0 {
-		fmt.Fprintf(h.app.Err, "outputs: %s in %s\n", counted(files, "file"), dir)
+		fmt.Fprintf(h.app.Err, "outputs: %s in %s\n", plural(files, "file"), dir)
 	}
 }
 
@@ -360,7 +360,7 @@ func (h *house) logs(ctx context.Context, ref string, follow bool, attempt, rank
 					continue
 				}
 				if n := len(x.Tasks); rank >= n {
-					return fault.New(fault.NotFound, "job %s runs on %s, there is no rank %d", jobRef(j), counted(n, "machine"), rank).Hint("ranks count from 0")
+					return fault.New(fault.NotFound, "job %s runs on %s, there is no rank %d", jobRef(j), plural(n, "machine"), rank).Hint("ranks count from 0")
 				}
 				for r := range x.Tasks {
 					if rank >= 0 && r != rank {

@@ -240,13 +240,18 @@ func (h *house) pack(ctx context.Context, spec *job.Spec, dir string) (string, e
 	}
 	r, w := io.Pipe()
 	var summary bundle.Summary
+	packed := make(chan error, 1)
 	go func() {
 		var err error
 		summary, err = bundle.Pack(w, work, mounts, nil)
 		_ = w.CloseWithError(err)
+		packed <- err
 	}()
 	name, err := h.PutBundle(ctx, h.who, r)
 	_ = r.CloseWithError(err)
+	if badly := <-packed; fault.KindOf(badly) == fault.Invalid { // the files are at fault, not where they were to be stored
+		return "", badly
+	}
 	if err != nil {
 		return "", err
 	}
@@ -314,7 +319,7 @@ func (h *house) follow(ctx context.Context, p *control.Placed, failed <-chan err
 	// stops the job too.
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
 	defer signal.Stop(signals)
-	w := watcher{house: h, ids: ids(p.Jobs), out: a.Out, logs: map[string]int64{}}
+	w := watcher{house: h, ids: ids(p.Jobs), out: a.Out, logs: map[string]int64{}, pause: 50 * time.Millisecond}
 	if a.output == "json" {
 		w.out = a.Err
 	}
@@ -336,10 +341,11 @@ func (h *house) follow(ctx context.Context, p *control.Placed, failed <-chan err
 		if err != nil {
 			return err
 		}
-		if n == seen && !w.streaming() || len(w.ids) > 1 && time.Since(looked) < 100*time.Millisecond {
+		if n == seen && !w.streaming() || len(w.ids) > 1 && time.Since(looked) < w.pause {
 			continue
 		}
 		looked = time.Now()
+		w.pause = min(w.pause*2, 250*time.Millisecond)
 		seen = n
 		over, err := w.look(ctx)
 		if err != nil {
@@ -373,7 +379,7 @@ type watcher struct {
 	out   io.Writer
 	jobs  []*job.Job
 	said  string
-	at    time.Time
+	pause time.Duration    // between two looks at an array, which is costly
 	logs  map[string]int64 // bytes shown of a task's log
 	live  []shown
 
@@ -406,10 +412,6 @@ func (w *watcher) look(ctx context.Context) (bool, error) {
 		count[j.State]++
 	}
 	if len(w.ids) > 1 {
-		if !over && time.Since(w.at) < time.Second {
-			return over, nil
-		}
-		w.at = time.Now()
 		w.say(fmt.Sprintf("%d of %d ended, %d running", count[job.Done]+count[job.Failed]+count[job.Stopped], len(w.ids), count[job.Running]))
 		return over, nil
 	}

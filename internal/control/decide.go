@@ -127,6 +127,9 @@ func (d *decision) view(a *machine.Attempt) view {
 			v.ended++
 			v.fetched++
 			v.blame(t)
+		case m != nil && m.State == machine.Ending && m.LaunchFail != "" && m.Booted.IsZero():
+			v.lost, v.launch = true, true // nothing was ever told to it
+			v.why = "machine " + t.Machine + " could not be had: " + m.LaunchFail
 		case m == nil || m.State == machine.Gone:
 			v.lost = true
 			if v.why = "machine " + t.Machine + " is gone"; m != nil && m.Reason != "" {
@@ -188,6 +191,8 @@ func (d *decision) ending(a *machine.Attempt, j *job.Job, v view) (machine.Cause
 		return machine.Cancelled, j.Stop
 	case !j.Deadline.IsZero() && !d.now.Before(j.Deadline):
 		return machine.Limit, "its deadline came: " + j.Deadline.UTC().Format(time.RFC3339)
+	case v.lost && v.launch && a.State == machine.Assigned:
+		return machine.NoMachine, v.why
 	case v.lost:
 		return machine.Lost, v.why
 	case v.ended > 0 && v.ended < v.total && v.failed != nil:

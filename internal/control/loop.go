@@ -241,6 +241,9 @@ func (l *Loop) pass(ctx context.Context) error {
 		}
 		l.learned(d, decided.steps)
 		l.adopt(c)
+		if c.Seq == l.seq+1 { // nobody else wrote in between: these rows need not be read again
+			l.seq = c.Seq
+		}
 	}
 	l.instruct(ctx)
 	return nil

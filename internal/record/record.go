@@ -70,6 +70,8 @@ type Changes struct {
 	Charges  []ledger.Charge // likewise
 	Events   []tenant.Event
 	Samples  []Sample
+
+	Seq int64 // of the change, set by the store when it is written
 }
 
 // Empty says whether nothing changes.

@@ -17,6 +17,7 @@ import (
 // that of the newest lease. On success the rows in c carry their new versions.
 func (s *Store) Apply(ctx context.Context, token int64, c *record.Changes) error {
 	sources := make([]int64, len(c.Sources)) // their new versions
+	var seq int64
 	err := s.change(ctx, func(tx *sql.Tx) error {
 		if token > 0 {
 			l, _, err := s.lease(ctx, tx)
@@ -27,7 +28,6 @@ func (s *Store) Apply(ctx context.Context, token int64, c *record.Changes) error
 				return fault.New(fault.Conflict, "another process took the lease of this state").Hint("this one must read the state anew; nothing was changed")
 			}
 		}
-		var seq int64
 		err := tx.QueryRowContext(ctx, "UPDATE clock SET seq = seq + 1 WHERE one = 1 RETURNING seq").Scan(&seq)
 		if err != nil {
 			return err
@@ -47,6 +47,7 @@ func (s *Store) Apply(ctx context.Context, token int64, c *record.Changes) error
 	if err != nil {
 		return err
 	}
+	c.Seq = seq
 	for _, x := range c.Jobs {
 		x.Version++
 	}

@@ -51,7 +51,7 @@ func TestReadJob(t *testing.T) {
 		if err := json.Unmarshal(text, &want); err != nil {
 			t.Fatal(err)
 		}
-		d := decoder{rest: text}
+		d := decoder{rest: text, known: map[string]string{}}
 		if d.job(&got); d.failed || len(d.rest) > 0 {
 			t.Fatalf("it gave up at %.60q of %s", d.rest, text)
 		}
@@ -72,7 +72,7 @@ func TestOtherFields(t *testing.T) {
 		if err := json.Unmarshal([]byte(text), &want); err != nil {
 			t.Fatal(err)
 		}
-		d := decoder{rest: []byte(text)}
+		d := decoder{rest: []byte(text), known: map[string]string{}}
 		if d.job(&got); d.failed {
 			t.Errorf("it gave up at %q", d.rest)
 		}
@@ -80,7 +80,7 @@ func TestOtherFields(t *testing.T) {
 			t.Errorf("(-want +got)\n%s", diff)
 		}
 	}
-	if err := readJob([]byte(`{"ID":"7"}`), &job.Job{}); err == nil {
+	if err := jobReader()([]byte(`{"ID":"7"}`), &job.Job{}); err == nil {
 		t.Error("a text is read as a number")
 	}
 }
@@ -96,7 +96,7 @@ func FuzzReadJob(f *testing.F) {
 		}
 		want, got := job.Job{}, job.Job{}
 		wrong := json.Unmarshal(text, &want)
-		if err := readJob(text, &got); wrong == nil && err != nil {
+		if err := jobReader()(text, &got); wrong == nil && err != nil {
 			t.Fatalf("%q: %v", text, err)
 		}
 		if diff := cmp.Diff(want, got); wrong == nil && diff != "" {

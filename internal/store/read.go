@@ -122,7 +122,7 @@ func decoded[T any](ctx context.Context, q source, text string, decode func([]by
 }
 
 func jobs(ctx context.Context, q source, rest string, args ...any) ([]*job.Job, error) {
-	return decoded(ctx, q, "SELECT version, body FROM jobs "+rest, readJob, func(x *job.Job, v int64) { x.Version = v }, args...)
+	return decoded(ctx, q, "SELECT version, body FROM jobs "+rest, jobReader(), func(x *job.Job, v int64) { x.Version = v }, args...)
 }
 
 func attempts(ctx context.Context, q source, rest string, args ...any) ([]*machine.Attempt, error) {

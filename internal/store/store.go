@@ -61,7 +61,7 @@ func Open(ctx context.Context, path string) (*Store, error) {
 		}
 		_ = f.Close()
 	}
-	q := url.Values{"_txlock": {"immediate"}, "_pragma": {fmt.Sprintf("busy_timeout(%d)", patience.Milliseconds()), "journal_mode(WAL)", "synchronous(FULL)", "foreign_keys(1)", "mmap_size(268435456)"}}
+	q := url.Values{"_txlock": {"immediate"}, "_pragma": {fmt.Sprintf("busy_timeout(%d)", patience.Milliseconds()), "journal_mode(WAL)", "synchronous(FULL)", "foreign_keys(1)"}}
 	name := "file:" + (&url.URL{Path: path}).EscapedPath() + "?" + q.Encode()
 	s := &Store{}
 	var err error
