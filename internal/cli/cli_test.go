@@ -2,8 +2,11 @@ package cli
 
 import (
 	"bytes"
+	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -24,6 +27,7 @@ func fixed() Environment {
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
 		"destajo": func() { os.Exit(Main(os.Args[1:], fixed())) },
+		"live":    func() { os.Exit(Main(os.Args[1:], System())) }, // jobs run by the clock
 	})
 }
 
@@ -46,6 +50,17 @@ func TestScripts(t *testing.T) {
 			// gguf FILE writes the header of a Llama 3.1 8B at Q4_K_M.
 			"gguf": func(ts *testscript.TestScript, _ bool, args []string) {
 				ts.Check(os.WriteFile(ts.MkAbs(args[0]), gguftest.Llama8B().Bytes(), 0o644))
+			},
+			// ends CODE ARGUMENT... runs live, which must end with the code.
+			"ends": func(ts *testscript.TestScript, _ bool, args []string) {
+				err := ts.Exec("live", args[1:]...)
+				code := 0
+				if x := (*exec.ExitError)(nil); errors.As(err, &x) {
+					code = x.ExitCode()
+				}
+				if strconv.Itoa(code) != args[0] {
+					ts.Fatalf("%v ended with %v, want exit code %s", args[1:], err, args[0])
+				}
 			},
 			// exits CODE COMMAND... runs a command that must end with the code.
 			"exits": func(ts *testscript.TestScript, _ bool, args []string) {

@@ -104,12 +104,9 @@ func (a *app) checks(ctx context.Context, host *machine.Host) []check {
 	defer h.close()
 	state.Words = fmt.Sprintf("%s, opened in %d ms", filepath.Join(h.Files.Dir, "state.db"), time.Since(started).Milliseconds())
 	out = append(out, state)
-	lease, mine, err := h.store.Acquire(ctx, holder("look"), h.Now(), time.Second)
-	if mine {
-		_ = h.store.Release(ctx, lease)
-	}
-	serve := check{"serve", err == nil && !mine, lease.Holder, "detached jobs need it: run `destajo serve` as a service"}
-	if mine {
+	acting, err := h.Acting(ctx)
+	serve := check{"serve", err == nil && acting != "", acting, "detached jobs need it: run `destajo serve` as a service"}
+	if acting == "" {
 		serve.Words = "not running"
 	}
 	out = append(out, serve)

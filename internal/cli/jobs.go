@@ -348,7 +348,7 @@ func (h *house) logs(ctx context.Context, ref string, follow bool, attempt, rank
 				return err
 			}
 			over = over && len(now) == 1 && now[0].State.Ended()
-			attempts, err := h.store.Attempts(ctx, j.ID)
+			attempts, err := h.Attempts(ctx, h.who, j.ID)
 			if err != nil {
 				return err
 			}

@@ -71,15 +71,9 @@ func (a *app) machines(all bool) error {
 	if err != nil {
 		return err
 	}
-	live, err := h.store.Changed(ctx, 0)
+	on, err := h.On(ctx, h.who)
 	if err != nil {
 		return err
-	}
-	on := map[string][]string{}
-	for _, x := range live.Attempts {
-		for i := range x.Tasks {
-			on[x.Tasks[i].Machine] = append(on[x.Tasks[i].Machine], fmt.Sprint(x.Job))
-		}
 	}
 	now := a.Now()
 	rows := []machineRow{}
@@ -116,12 +110,12 @@ func (a *app) machines(all bool) error {
 	return a.print(l, rows)
 }
 
-func rowOfMachine(m *machine.Machine, now time.Time, jobs []string) machineRow {
+func rowOfMachine(m *machine.Machine, now time.Time, jobs []int64) machineRow {
 	r := machineRow{ID: m.ID, State: m.State, Reason: m.Reason, Backend: m.Backend, Offer: m.Terms.OfferID, Region: m.Terms.Region, GPU: m.Terms.GPU,
 		GPUCount: m.Terms.GPUCount, Terms: m.Terms.Terms, PriceHour: m.Terms.PriceHour, Currency: m.Terms.Currency, Assumed: m.Terms.Assumed,
-		Asked: m.Asked.UTC(), Gone: known2(m.Gone), Jobs: jobs, EndTries: m.EndTry, EndFail: m.EndFail}
-	if r.Jobs == nil {
-		r.Jobs = []string{}
+		Asked: m.Asked.UTC(), Gone: known2(m.Gone), Jobs: []string{}, EndTries: m.EndTry, EndFail: m.EndFail}
+	for _, id := range jobs {
+		r.Jobs = append(r.Jobs, fmt.Sprint(id))
 	}
 	end := now
 	if !m.Gone.IsZero() {

@@ -266,14 +266,11 @@ func (h *house) pack(ctx context.Context, spec *job.Spec, dir string) (string, e
 
 // needsServe checks that something will watch a job when this process is gone.
 func (h *house) needsServe(ctx context.Context, what, next string) error {
-	lease, mine, err := h.store.Acquire(ctx, holder("look"), h.Now(), time.Second)
+	acting, err := h.Acting(ctx)
 	if err != nil {
 		return err
 	}
-	if mine {
-		_ = h.store.Release(ctx, lease)
-	}
-	if mine || !strings.HasPrefix(lease.Holder, "serve") {
+	if !strings.HasPrefix(acting, "serve@") {
 		return fault.New(fault.Conflict, "%s needs `destajo serve` on this machine, to watch it, to stop it at its limits and to end its machine", what).
 			Hint("run `destajo serve` in another terminal or as a service, %s", next)
 	}
@@ -442,7 +439,7 @@ func (w *watcher) say(text string) {
 // show writes what is new of the job's logs, attempt after attempt.
 func (w *watcher) show(ctx context.Context, j *job.Job) error {
 	h := w.house
-	attempts, err := h.store.Attempts(ctx, j.ID)
+	attempts, err := h.Attempts(ctx, h.who, j.ID)
 	if err != nil {
 		return err
 	}
@@ -526,31 +523,21 @@ func (h *house) settle(ctx context.Context) {
 	until := time.Now().Add(2 * time.Minute)
 	said := false
 	for time.Now().Before(until) {
-		lease, mine, err := h.store.Acquire(ctx, holder("look"), h.Now(), time.Second)
-		if err != nil || mine {
-			if mine {
-				_ = h.store.Release(ctx, lease)
-			}
-			return
-		}
-		if lease.Holder != holder("run") {
+		acting, err := h.Acting(ctx)
+		if err != nil || acting != holder("run") {
 			return // another process looks after them
 		}
 		machines, err := h.Machines(ctx, h.who, false)
 		if err != nil {
 			return
 		}
-		busy := map[string]bool{}
-		if d, err := h.store.Changed(ctx, 0); err == nil {
-			for _, x := range d.Attempts {
-				for i := range x.Tasks {
-					busy[x.Tasks[i].Machine] = true
-				}
-			}
+		busy, err := h.On(ctx, h.who)
+		if err != nil {
+			return
 		}
 		idle := 0
 		for _, m := range machines {
-			if !busy[m.ID] && m.State != machine.Quarantined {
+			if len(busy[m.ID]) == 0 && m.State != machine.Quarantined {
 				idle++
 			}
 		}

@@ -34,7 +34,7 @@ func (l *Loop) advise(now time.Time) {
 			continue
 		}
 		c := l.snap.Choices[specOf(j)]
-		if c == nil {
+		if c == nil || !c.Mixed {
 			continue
 		}
 		s, zones, demand := l.situation(j, c, now)
@@ -42,9 +42,9 @@ func (l *Loop) advise(now time.Time) {
 			continue
 		}
 		l.advising[id], l.advisedIn[id] = true, j.State
-		box := l.inbox
+		box, state := l.inbox, j.State
 		l.background.Go(func() {
-			advice := Advice{At: now}
+			advice := Advice{At: now, In: state}
 			d, err := spot.NewPolicy(nil).Decide(s)
 			switch {
 			case err != nil:

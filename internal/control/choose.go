@@ -112,6 +112,11 @@ func (c *Chooser) Choose(spec *job.Spec, places []Ready, met map[string]*record.
 		}
 		choice.Candidates = append(choice.Candidates, candidate)
 	}
+	on := map[string]bool{}
+	for i := range choice.Candidates {
+		on[choice.Candidates[i].Terms.Terms] = true
+	}
+	choice.Mixed = stated && on["spot"] && on["on-demand"]
 	if len(choice.Candidates) == 0 {
 		var why []string
 		for _, x := range from {

@@ -353,6 +353,14 @@ func (d *decision) due(j *job.Job, ahead int, full map[fullKey]string) bool {
 	if x := d.Advice[j.ID]; x.Wait && len(c.Candidates) > 1 {
 		return wait("%s", x.Reason)
 	}
+	if x := d.Advice[j.ID]; c.Mixed && !j.Deadline.IsZero() && j.Estimate != nil && j.Estimate.Known {
+		if x.At.IsZero() || x.In != job.Waiting {
+			return wait("asks the spot policy where to run")
+		}
+		if x.Wait {
+			return wait("%s", x.Reason)
+		}
+	}
 	why := ""
 	for _, candidate := range d.sequence(j, c.Candidates) {
 		machines, reason := d.room(j, candidate)

@@ -38,6 +38,18 @@ type keeper struct {
 	report atomic.Pointer[wire.Report] // the last one
 	ship   chan struct{}               // there may be something to fetch
 	heard  atomic.Int64                // unix nanoseconds of the last answer
+	wrote  atomic.Int64                // of the last byte that was sent
+}
+
+// noting is a stream that remembers when it was written to.
+type noting struct {
+	net.Conn
+	keeper *keeper
+}
+
+func (c noting) Write(b []byte) (int, error) {
+	c.keeper.wrote.Store(c.keeper.loop.Now().UnixNano())
+	return c.Conn.Write(b)
 }
 
 // orders is what the rows say of a machine and of what runs on it.
@@ -60,7 +72,13 @@ type ordered struct {
 func newKeeper(l *Loop, m *machine.Machine, b backend.Backend) *keeper {
 	k := &keeper{loop: l, id: m.ID, tag: l.tag(m.ID), backend: b, token: l.lease.Token, plane: l.plane, list: l.lists[m.Backend],
 		news: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{}), ship: make(chan struct{}, 1)}
-	k.client = wire.NewClient(func(ctx context.Context) (net.Conn, error) { return b.Dial(ctx, k.orders.Load().machine) })
+	k.client = wire.NewClient(func(ctx context.Context) (net.Conn, error) {
+		conn, err := b.Dial(ctx, k.orders.Load().machine)
+		if err != nil {
+			return nil, err
+		}
+		return noting{conn, k}, nil
+	})
 	return k
 }
 
@@ -208,7 +226,7 @@ func (k *keeper) listen(ctx context.Context) {
 	var seen int64
 	pause := 20 * time.Millisecond
 	for ctx.Err() == nil {
-		report, err := k.sync(ctx, &wire.Sync{Seen: seen, Wait: 10 * time.Second})
+		report, err := k.sync(ctx, &wire.Sync{Seen: seen, Wait: min(10*time.Second, k.within())})
 		if err != nil {
 			if ctx.Err() == nil {
 				k.loop.inbox.put(complained{k.id, inWords(err)})
@@ -222,6 +240,10 @@ func (k *keeper) listen(ctx context.Context) {
 		seen = report.Version
 	}
 }
+
+// within is how long one question may take, so that the agent hears several
+// words in its dead-man time.
+func (k *keeper) within() time.Duration { return max(k.loop.Settings.DeadMan/4, 100*time.Millisecond) }
 
 // quiet holds the words back from an agent that has not answered for half of
 // its dead-man time: if words reach it whose answers are lost, its clock must
@@ -242,10 +264,13 @@ func (k *keeper) quiet(ctx context.Context) {
 func (k *keeper) sync(ctx context.Context, s *wire.Sync) (*wire.Report, error) {
 	s.Plane, s.Token, s.DeadMan = k.plane, k.token, k.loop.Settings.DeadMan
 	said := k.loop.Now()
-	call, cancel := context.WithTimeout(ctx, s.Wait+20*time.Second)
+	call, cancel := context.WithTimeout(ctx, s.Wait+min(20*time.Second, k.within()))
 	defer cancel()
 	report, err := k.client.Sync(call, s)
 	if err != nil {
+		if k.wrote.Load() >= said.UnixNano() {
+			k.loop.inbox.put(unanswered{k.id, k.loop.Now()})
+		}
 		return nil, err
 	}
 	heard := k.loop.Now()

@@ -26,6 +26,7 @@ type Store interface {
 	NextJobs(ctx context.Context, n int) (first int64, err error)
 	Acquire(ctx context.Context, holder string, now time.Time, ttl time.Duration) (record.Lease, bool, error)
 	Release(ctx context.Context, l record.Lease) error
+	Holder(ctx context.Context) (record.Lease, error)
 	Apply(ctx context.Context, token int64, c *record.Changes) error
 	Changed(ctx context.Context, since int64) (*record.Delta, error)
 	Version(ctx context.Context) (int64, error)
@@ -47,7 +48,6 @@ const (
 	renewEvery = time.Second
 	pollEvery  = 5 * time.Millisecond // for changes by other processes; costs microseconds
 	idlePoll   = 50 * time.Millisecond
-	saveHeard  = 10 * time.Second // how old what the rows say of the last answer may be; within Settings.Margin
 	tickEvery  = 500 * time.Millisecond
 )
 
@@ -259,16 +259,22 @@ func (l *Loop) hesitate(ctx context.Context) error {
 func (l *Loop) take(d *draft, s Step) {
 	switch x := s.(type) {
 	case reported:
-		x.save = x.heard.Sub(l.saved[x.machine]) >= saveHeard
-		if x.save {
-			l.saved[x.machine] = x.heard
-		}
+		x.save = l.saves(x.machine, x.heard)
 		if m := l.snap.Machines[x.machine]; m != nil {
 			row := *m
 			row.Heard, row.Said = x.heard, x.said
 			l.snap.Machines[x.machine] = &row
 		}
 		x.apply(d)
+	case unanswered:
+		if m := l.snap.Machines[x.machine]; m != nil {
+			row := *m
+			row.Said = x.said
+			l.snap.Machines[x.machine] = &row
+		}
+		if l.saves(x.machine, x.said) {
+			x.apply(d)
+		}
 	case chosen:
 		l.busy = map[int64]bool{}
 		for id, c := range x.choices {
@@ -282,6 +288,17 @@ func (l *Loop) take(d *draft, s Step) {
 	default:
 		s.apply(d)
 	}
+}
+
+// saves says whether the last word to or from a machine is to be written down
+// again. How old what the rows say of it may be must be well within
+// Settings.Margin: who takes over knows nothing else.
+func (l *Loop) saves(id string, at time.Time) bool {
+	if at.Sub(l.saved[id]) < min(10*time.Second, l.Settings.Margin/4) {
+		return false
+	}
+	l.saved[id] = at
+	return true
 }
 
 // pull reads what changed since the last time.
@@ -345,7 +362,7 @@ func (l *Loop) adopt(c *record.Changes) {
 			delete(s.Machines, m.ID)
 			continue
 		}
-		if old != nil && old.Heard.After(m.Heard) {
+		if old != nil && old.Spoke().After(m.Spoke()) {
 			row := *m
 			row.Heard, row.Said = old.Heard, old.Said
 			m = &row

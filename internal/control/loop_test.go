@@ -315,3 +315,29 @@ func TestTakeover(t *testing.T) {
 }
 
 var _ = machine.Ready
+
+// TestDeadline sends a job with a deadline where the spot policy says: to spot
+// with time to spare, on demand without.
+func TestDeadline(t *testing.T) {
+	t.Parallel()
+	for _, x := range []struct{ deadline, want string }{{"20h", "spot"}, {"62m", "sure"}} {
+		t.Run(x.deadline, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, fake.Script{Offers: []fake.Sale{sale("spot", "1", func(s *fake.Sale) { s.Terms = "spot" }), sale("sure", "3", nil)}})
+			w.run()
+			got := w.ended(w.submit("name: d\nrun: sleep 0.2\nresources: {gpus: H100}\nwork: {hours: {H100: 1}}\nstartup: 1m\ncheckpoint: {dir: ckpt, every: 5m, write: 1s, restart: 2m}\nlimits: {deadline: " + x.deadline + "}\nplace: {terms: [spot, on-demand]}\n"))
+			attempts, err := w.store.Attempts(t.Context(), got[0].ID)
+			if err != nil || len(attempts) == 0 {
+				t.Fatal(got[0].Reason, err)
+			}
+			m, err := w.store.Machine(t.Context(), attempts[0].Tasks[0].Machine)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if m.Terms.OfferID != x.want || got[0].State != job.Done {
+				t.Errorf("with a deadline of %s the job went to %s and is %s (%s)", x.deadline, m.Terms.OfferID, got[0].State, got[0].Reason)
+			}
+			w.quiet()
+		})
+	}
+}

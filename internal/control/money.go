@@ -2,7 +2,6 @@ package control
 
 import (
 	"fmt"
-	"math"
 	"strconv"
 	"time"
 
@@ -93,21 +92,25 @@ func (d *draft) parts(a *machine.Attempt, t *machine.Task, m *machine.Machine, t
 // charge writes one part down, with its price, and commits it to the job's hold.
 func (d *draft) charge(a *machine.Attempt, t *machine.Task, m *machine.Machine, p part) {
 	u := ledger.Usage{Key: fmt.Sprintf("%s.%d/%d", a.ID, t.Rank, p.from.UnixNano()), Project: a.Project, Member: a.Member, Job: a.Job, Attempt: a.ID,
-		Machine: m.ID, Provider: m.Terms.Provider, Kind: p.kind, Origin: p.origin, From: p.from, To: p.to, Share: int64(math.Round(a.Needs.Share * ledger.Whole))}
-	c := chargeOf(&u, m, u.Time(m.Terms.PriceHour))
+		Machine: m.ID, Provider: m.Terms.Provider, Kind: p.kind, Origin: p.origin, From: p.from, To: p.to, Share: millionths(a.Needs.Share)}
+	c := u.Charge(tariff(m, &m.Terms.PriceHour))
 	d.more.Usage = append(d.more.Usage, u)
 	d.more.Charges = append(d.more.Charges, c)
 	d.editMachine(m.ID).Charged += c.Amount
 	d.commit(a.Job, c)
 }
 
-func chargeOf(u *ledger.Usage, m *machine.Machine, amount money.Amount) ledger.Charge {
-	return ledger.Charge{Key: u.Key, Amount: amount, Known: true, Currency: m.Terms.Currency, Price: m.Terms.PriceHour, Assumed: m.Terms.Assumed, Source: m.Terms.Source, AsOf: m.Terms.AsOf}
+// tariff is a price of a machine with where it is from.
+func tariff(m *machine.Machine, price *money.Amount) ledger.Tariff {
+	return ledger.Tariff{Currency: m.Terms.Currency, Price: price, Assumed: m.Terms.Assumed, Source: m.Terms.Source, AsOf: m.Terms.AsOf}
 }
+
+// millionths is a share rounded down: shares that fill a machine do not pass it.
+func millionths(share float64) int64 { return int64(floor6(share)*ledger.Whole + 0.5) }
 
 // moved writes down what a task sent out of its provider's network: its outputs.
 func (d *draft) moved(a *machine.Attempt, t *machine.Task, m *machine.Machine, n int64) {
-	d.extra(a, m, ledger.Usage{Key: fmt.Sprintf("%s.%d/egress", a.ID, t.Rank), Kind: ledger.Egress, From: d.now, To: d.now, Bytes: n}, m.Terms.Egress, (*ledger.Usage).Moved)
+	d.extra(a, m, ledger.Usage{Key: fmt.Sprintf("%s.%d/egress", a.ID, t.Rank), Kind: ledger.Egress, From: d.now, To: d.now, Bytes: n}, m.Terms.Egress)
 }
 
 // stored writes down the disk that a job asked for, as long as its attempt had
@@ -132,19 +135,15 @@ func (d *draft) stored(a *machine.Attempt) {
 			to = m.Gone
 		}
 		if to.After(from) {
-			d.extra(a, m, ledger.Usage{Key: fmt.Sprintf("%s.%d/disk", a.ID, i), Kind: ledger.Disk, From: from, To: to, Bytes: int64(spec.Resources.Disk)}, m.Terms.DiskMonth, (*ledger.Usage).Stored)
+			d.extra(a, m, ledger.Usage{Key: fmt.Sprintf("%s.%d/disk", a.ID, i), Kind: ledger.Disk, From: from, To: to, Bytes: int64(spec.Resources.Disk)}, m.Terms.DiskMonth)
 		}
 	}
 }
 
 // extra charges what is not machine time; a price of nil is not known.
-func (d *draft) extra(a *machine.Attempt, m *machine.Machine, u ledger.Usage, price *money.Amount, cost func(*ledger.Usage, money.Amount) money.Amount) {
+func (d *draft) extra(a *machine.Attempt, m *machine.Machine, u ledger.Usage, price *money.Amount) {
 	u.Project, u.Member, u.Job, u.Attempt, u.Machine, u.Provider = a.Project, a.Member, a.Job, a.ID, m.ID, m.Terms.Provider
-	c := chargeOf(&u, m, 0)
-	c.Price, c.Known = 0, price != nil
-	if price != nil {
-		c.Price, c.Amount = *price, cost(&u, *price)
-	}
+	c := u.Charge(tariff(m, price))
 	d.more.Usage, d.more.Charges = append(d.more.Usage, u), append(d.more.Charges, c)
 	d.commit(a.Job, c)
 }
@@ -176,16 +175,9 @@ func (d *draft) settle(id string) {
 		from = m.Gone
 	}
 	total := ledger.MachineCost(m.Terms.PriceHour, from, m.Gone, m.Terms.Increment, m.Terms.Minimum)
-	if from.Equal(m.Gone) {
-		total = 0
-	}
-	idle := total - m.Charged
-	u := ledger.Usage{Key: m.ID + "/idle/" + strconv.FormatInt(m.Gone.UnixNano(), 10), Project: m.Project, Member: m.Member, Machine: m.ID,
-		Provider: m.Terms.Provider, Kind: ledger.Idle, Origin: from, From: from, To: m.Gone, Share: ledger.Whole}
-	if total > 0 {
-		u.Share = int64(float64(idle) / float64(total) * ledger.Whole)
-	}
-	c := chargeOf(&u, m, idle)
+	u, c := ledger.Settle(ledger.Usage{Key: m.ID + "/idle/" + strconv.FormatInt(m.Gone.UnixNano(), 10), Project: m.Project, Member: m.Member, Machine: m.ID,
+		Provider: m.Terms.Provider, Origin: from, From: from, To: m.Gone}, tariff(m, &m.Terms.PriceHour), total, m.Charged)
+	idle := c.Amount
 	m.Charged += idle
 	d.more.Usage = append(d.more.Usage, u)
 	d.more.Charges = append(d.more.Charges, c)
@@ -204,10 +196,10 @@ func (d *draft) cost(a *machine.Attempt, at time.Time) (sinceRecord, hourly mone
 			continue
 		}
 		for _, p := range d.parts(a, t, m, at) {
-			u := ledger.Usage{Origin: p.origin, From: p.from, To: p.to, Share: int64(math.Round(a.Needs.Share * ledger.Whole))}
+			u := ledger.Usage{Origin: p.origin, From: p.from, To: p.to, Share: millionths(a.Needs.Share)}
 			sinceRecord += u.Time(m.Terms.PriceHour)
 		}
-		if x, err := m.Terms.PriceHour.MulDiv(int64(math.Round(a.Needs.Share*ledger.Whole)), ledger.Whole); err == nil {
+		if x, err := m.Terms.PriceHour.MulDiv(millionths(a.Needs.Share), ledger.Whole); err == nil {
 			hourly += x
 		}
 	}

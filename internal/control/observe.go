@@ -39,6 +39,13 @@ type reported struct {
 	save    bool      // write down that it answered
 }
 
+// unanswered says that a word may have reached a machine's agent whose answer
+// did not come.
+type unanswered struct {
+	machine string
+	said    time.Time
+}
+
 // fetched says that everything of an ended task is here.
 type fetched struct {
 	attempt string
@@ -179,6 +186,14 @@ func (x complained) String() string { return "machine " + x.machine + ": " + x.w
 func (x complained) apply(d *draft) {
 	if m := d.machine(x.machine); m != nil && m.State == machine.Ready && m.Reason != x.words {
 		d.editMachine(x.machine).Reason = x.words
+	}
+}
+
+func (x unanswered) String() string { return "no answer of machine " + x.machine }
+
+func (x unanswered) apply(d *draft) {
+	if m := d.machine(x.machine); m != nil && m.State != machine.Gone {
+		d.editMachine(x.machine).Said = x.said
 	}
 }
 

@@ -300,6 +300,44 @@ func (s *Service) Job(ctx context.Context, who tenant.Who, id int64) (*Detail, e
 // watcher asks again for what it watches. It costs microseconds.
 func (s *Service) Version(ctx context.Context) (int64, error) { return s.Store.Version(ctx) }
 
+// Attempts lists the tries of a job, oldest first.
+func (s *Service) Attempts(ctx context.Context, who tenant.Who, id int64) ([]*machine.Attempt, error) {
+	if err := who.May(tenant.ReadJobs); err != nil {
+		return nil, err
+	}
+	all, err := s.Store.Attempts(ctx, id)
+	return slices.DeleteFunc(all, func(a *machine.Attempt) bool { return a.Project != who.Project }), err
+}
+
+// On says which jobs have an attempt on which machines now.
+func (s *Service) On(ctx context.Context, who tenant.Who) (map[string][]int64, error) {
+	if err := who.May(tenant.ReadMachines); err != nil {
+		return nil, err
+	}
+	d, err := s.Store.Changed(ctx, 0)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string][]int64{}
+	for _, a := range d.Attempts {
+		for i := range a.Tasks {
+			if a.Project == who.Project {
+				out[a.Tasks[i].Machine] = append(out[a.Tasks[i].Machine], a.Job)
+			}
+		}
+	}
+	return out, nil
+}
+
+// Acting says which process looks after this state; empty: none does.
+func (s *Service) Acting(ctx context.Context) (string, error) {
+	l, err := s.Store.Holder(ctx)
+	if err != nil || !s.Now().Before(l.Expires) {
+		return "", err
+	}
+	return l.Holder, nil
+}
+
 // Stop ends jobs. It is final, and returns when it is written down.
 func (s *Service) Stop(ctx context.Context, who tenant.Who, ids []int64, reason string) error {
 	if err := who.May(tenant.StopOwn); err != nil {

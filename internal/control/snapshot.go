@@ -62,6 +62,7 @@ type Choice struct {
 	Made       time.Time
 	Candidates []Candidate // best first
 	Why        string      // when there is none
+	Mixed      bool        // both on spot and on demand: of a job with a deadline the spot policy is asked
 	Fatal      bool        // no place of any kind will do: the job fails
 }
 
@@ -81,9 +82,10 @@ type Candidate struct {
 // Advice is what the spot policy says of a job now.
 type Advice struct {
 	At     time.Time
-	Wait   bool   // for spot
-	Offer  string // to run on; empty: no opinion
-	Terms  string // of it: on-demand or spot
+	In     job.State // of the job when the policy was asked
+	Wait   bool      // for spot
+	Offer  string    // to run on; empty: no opinion
+	Terms  string    // of it: on-demand or spot
 	Reason string
 }
 

@@ -253,6 +253,12 @@ func (s *Store) Release(ctx context.Context, l record.Lease) error {
 	})
 }
 
+// Holder says who has the lease, or had it last. An empty holder gave it back.
+func (s *Store) Holder(ctx context.Context) (record.Lease, error) {
+	l, _, err := s.lease(ctx, s.read)
+	return l, err
+}
+
 type queryer interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
