@@ -26,6 +26,15 @@ func (p *Plan) Advice() string {
 	var out []string
 	say := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
 	say("Run it on %s: %s in about %s.", best.where(), p.shown(best.Sum.Cost), hours(best.Sum.Wall))
+	switch q := best.Policy; {
+	case q == nil:
+	case q.SpotHours == 0:
+		say("It runs on on-demand from the start (%s an hour): spot would be no cheaper or too late.", p.shown(q.OnDemandPrice))
+	case q.OnDemandHours < 0.01*q.SpotHours:
+		say("On-demand (%s an hour) stands by, so that it is in time.", p.shown(q.OnDemandPrice))
+	default:
+		say("Expect %s on spot and %s on on-demand (%s an hour), so that it is in time.", hours(q.SpotHours), hours(q.OnDemandHours), p.shown(q.OnDemandPrice))
+	}
 	if best.flags&flagLikelyLate != 0 {
 		say("Every option is likely to miss the deadline; this one with %.0f %%.", 100*best.Late)
 	}

@@ -192,7 +192,7 @@ func (m *meter) total(s *Sum, billed money.Amount) (err error) {
 // for each, which is what rounding up costs on average.
 func (m *meter) round(net, attempts float64) float64 {
 	if attempts > 1 {
-		return net + attempts*m.increment/2
+		return math.Max(net+attempts*m.increment/2, m.minimum)
 	}
 	if m.increment > 0 {
 		// The small number keeps 6 hours 6 hours when they were 5.9999999999 by arithmetic.

@@ -241,7 +241,7 @@ func drawOffer(t *rapid.T, i int) *offer.Offer {
 	o.Prices.Compute = &offer.Price{Amount: cents("price", 9000)}
 	if rapid.Bool().Draw(t, "spot") {
 		o.Terms = offer.Spot
-		o.InterruptionsPerHour = offer.Some(rapid.Float64Range(0, 0.4).Draw(t, "lambda"))
+		o.InterruptionsPerHour = offer.Some(rapid.Float64Range(1e-6, 0.4).Draw(t, "lambda"))
 	}
 	if rapid.Bool().Draw(t, "disk") {
 		o.Prices.DiskRunning = &offer.Price{Amount: cents("disk price", 300)}

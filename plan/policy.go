@@ -142,9 +142,9 @@ type outlook struct{ ratio, lost, back, restart, work, slack int }
 // another price of spot is dearer by the square of the difference only, and what
 // comes of some work with its slack is nearly in proportion to it.
 const (
-	gridRatio = 0.08
+	gridRatio = 0.1
 	gridRate  = 0.04
-	gridTime  = 0.05
+	gridTime  = 0.1
 	gridWork  = 0.1
 )
 
@@ -194,20 +194,22 @@ func (m *meter) ways(h float64) ways {
 		m.mix.known[k] = f
 	}
 	mixed := ways{f, h, writes, work / rounded}
-	if m.cost(mixed) > m.cost(alone) {
+	if m.paid(mixed, mixed.Way) > m.paid(alone, alone.Way) {
 		return alone
 	}
 	return mixed
 }
 
-// cost compares forecasts.
-func (m *meter) cost(w ways) float64 {
+// paid is what a way's machines cost, to compare it with others.
+func (m *meter) paid(f ways, w spot.Way) float64 {
 	od, cheap := m.mix.onDemand.Float(), m.price.Float()
 	begin := cheap
-	if w.First == spot.OnDemand {
+	if f.First == spot.OnDemand {
 		begin = od
 	}
-	return begin*m.billed + w.of(w.Way).Cost(od, cheap)
+	w = f.of(w)
+	cost, hours := w.Cost(od, cheap), w.OnDemandH+w.SpotH
+	return begin*m.billed + cost + cost/hours*(m.round(hours, 1+w.Changeovers)-hours)
 }
 
 // calmWrites is the time for the checkpoints of h useful hours on machines that
@@ -278,10 +280,14 @@ func (m *meter) along(f ways, w spot.Way) (s Sum, err error) {
 	add(&s.Parts[Interruptions], mean, s.Running-h-f.writes)
 	add(&s.Parts[Idle], mean, m.idle)
 	add(&s.Parts[Rounding], mean, s.Billed-net)
-	billed = running
-	for _, p := range []Part{Startup, Idle, Rounding} {
-		if err == nil {
-			billed, err = billed.Add(s.Parts[p])
+	if w.SpotH == 0 { // as the on-demand offer itself, to the nano-unit
+		add(&billed, m.mix.onDemand, s.Billed)
+	} else {
+		billed = running
+		for _, p := range []Part{Startup, Idle, Rounding} {
+			if err == nil {
+				billed, err = billed.Add(s.Parts[p])
+			}
 		}
 	}
 	if err == nil {
@@ -302,11 +308,12 @@ func (m *meter) spread(opt *Option) error {
 	}
 	var all []drawn
 	at := [3]float64{0.1, 0.5, 0.9}
+	waiting := m.diskMonth.Float()/money.MonthHours + m.addressHour.Float() // paid for every hour
 	for _, q := range weighted(opt.Work.Hours) {
 		f := m.ways(q.hours)
 		for _, w := range f.Drawn {
-			here := f.of(w)
-			all = append(all, drawn{f, w, q.weight / float64(len(f.Drawn)), here.Cost(m.mix.onDemand.Float(), m.price.Float()), m.startup + here.EndH + m.idle})
+			wall := m.startup + f.of(w).EndH + m.idle
+			all = append(all, drawn{f, w, q.weight / float64(len(f.Drawn)), m.paid(f, w) + waiting*wall, wall})
 		}
 	}
 	quantile := func(q float64) *drawn {

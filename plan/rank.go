@@ -603,9 +603,13 @@ func (r *ranker) sum(o *offer.Offer, opt *Option, m *meter) (Refusal, error) {
 	}
 	r.energy(o, opt)
 	if opt.Work.Rate > 0 && opt.Price > 0 {
-		opt.WorkPerDollar = opt.Work.Rate * float64(opt.Nodes) / opt.Price.Float()
+		hour := opt.Price.Float()
+		if p := opt.Policy; p != nil {
+			hour = (p.SpotHours*hour + p.OnDemandHours*p.OnDemandPrice.Float()) / (p.SpotHours + p.OnDemandHours)
+		}
+		opt.WorkPerDollar = opt.Work.Rate * float64(opt.Nodes) / hour
 		if opt.Work.Replicas > 0 {
-			opt.WorkPerDollar = opt.Work.Rate / opt.Price.Float() * float64(opt.Work.Replicas)
+			opt.WorkPerDollar = opt.Work.Rate / hour * float64(opt.Work.Replicas)
 		}
 	}
 	return Refusal{}, nil

@@ -87,6 +87,24 @@ func TestScripts(t *testing.T) {
 	})
 }
 
+// TestEveryExamplePlans plans the job files that people are shown.
+func TestEveryExamplePlans(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("../../examples/*.yml")
+	if err != nil || len(files) < 10 {
+		t.Fatal(files, err)
+	}
+	for _, file := range files {
+		var out bytes.Buffer
+		env := fixed()
+		env.Out, env.Err = &out, &out
+		env.Getenv = func(k string) string { return map[string]string{"DESTAJO_HOME": t.TempDir()}[k] }
+		if code := Main([]string{"plan", file, "--top", "1"}, env); code != 0 {
+			t.Errorf("%s: exit code %d: %s", file, code, out.String())
+		}
+	}
+}
+
 // TestEveryCommandHelps walks the commands: each has words, and an example
 // where it takes arguments.
 func TestEveryCommandHelps(t *testing.T) {
@@ -117,6 +135,7 @@ func TestTablesFit(t *testing.T) {
 			{"plan", "../../examples/lora-7b.yml"}, {"plan", "../../examples/country.yml"}, {"offers", "H100"}, {"offers", "24GB+", "--by", "memory"},
 			{"gpus"}, {"providers"}, {"providers", "aws"}, {"catalog", "status"}, {"catalog", "schema"}, {"rent-or-buy", "H100-SXM"}, {"offers", "H100", "--history"},
 			{"plan", "../../examples/lora-7b.yml", "--why", "verda"},
+			{"jobs", "--all"}, {"machines"}, {"machines", "places"}, {"cost"}, {"doctor"},
 		} {
 			var out bytes.Buffer
 			env := fixed()

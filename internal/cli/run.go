@@ -302,10 +302,18 @@ func (a *app) sayPlaced(p *control.Placed) {
 		mark = ", an assumed price"
 	}
 	if !e.Known {
-		fmt.Fprintf(a.Err, "%s → %s at %s %s/h%s; its work is not stated, so its cost is not estimated\n", what, e.Offer, price(e.PriceHour), e.Currency, mark)
+		a.tell(fmt.Sprintf("%s → %s at %s %s/h%s; its work is not stated, so its cost is not estimated", what, e.Offer, price(e.PriceHour), e.Currency, mark))
 		return
 	}
-	fmt.Fprintf(a.Err, "%s → %s: about %s, %s %s (%s %s/h%s)\n", what, e.Offer, seconds(e.WallHours*3600), price(e.Cost), e.Currency, price(e.PriceHour), e.Currency, mark)
+	a.tell(fmt.Sprintf("%s → %s: about %s, %s %s (%s %s/h%s)", what, e.Offer, seconds(e.WallHours*3600), price(e.Cost), e.Currency, price(e.PriceHour), e.Currency, mark))
+}
+
+// tell writes a line for people, wrapped where they look at a terminal.
+func (a *app) tell(text string) {
+	if a.Terminal {
+		text = wrap(text, a.columns())
+	}
+	fmt.Fprintln(a.Err, text)
 }
 
 // follow shows a job's log and states until it has ended and its machine with it.
@@ -432,7 +440,7 @@ func (w *watcher) look(ctx context.Context) (bool, error) {
 func (w *watcher) say(text string) {
 	if text != w.said {
 		w.said = text
-		fmt.Fprintln(w.house.app.Err, "·", text)
+		w.house.app.tell("· " + text)
 	}
 }
 

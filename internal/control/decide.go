@@ -25,8 +25,8 @@ func (d *decision) run() {
 	for _, id := range slices.Sorted(maps.Keys(d.Machines)) {
 		d.epoch(id)
 	}
-	for _, id := range slices.SortedFunc(maps.Keys(d.Attempts), byAttempt(d.Snapshot)) {
-		d.follow(id)
+	for _, a := range inOrder(d.Attempts) {
+		d.follow(a.ID)
 	}
 	d.jobsDue()
 	for _, id := range slices.Sorted(maps.Keys(d.Machines)) {
@@ -45,11 +45,11 @@ func (d *decision) do(s Step) {
 	s.apply(d.draft)
 }
 
-func byAttempt(s *Snapshot) func(a, b string) int {
-	return func(a, b string) int {
-		x, y := s.Attempts[a], s.Attempts[b]
-		return cmp.Or(cmp.Compare(x.Job, y.Job), cmp.Compare(x.Number, y.Number))
-	}
+// inOrder lists attempts by job and number.
+func inOrder(all map[string]*machine.Attempt) []*machine.Attempt {
+	return slices.SortedFunc(maps.Values(all), func(a, b *machine.Attempt) int {
+		return cmp.Or(cmp.Compare(a.Job, b.Job), cmp.Compare(a.Number, b.Number))
+	})
 }
 
 // epoch puts machines of earlier epochs aside.

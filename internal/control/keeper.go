@@ -54,8 +54,9 @@ func (c noting) Write(b []byte) (int, error) {
 
 // orders is what the rows say of a machine and of what runs on it.
 type orders struct {
-	machine *machine.Machine
-	tasks   []ordered
+	machine  *machine.Machine
+	attempts []*machine.Attempt // on it, as tasks are made of them
+	tasks    []ordered
 }
 
 // ordered is one task with all that is needed to start it.

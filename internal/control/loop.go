@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -49,6 +48,7 @@ const (
 	pollEvery  = 5 * time.Millisecond // for changes by other processes; costs microseconds
 	idlePoll   = 50 * time.Millisecond
 	tickEvery  = 500 * time.Millisecond
+	busyPass   = 20 * time.Millisecond
 )
 
 // Loop makes the world follow the rows. One process at a time acts.
@@ -159,7 +159,11 @@ func (l *Loop) lead(ctx context.Context, plane record.Plane) error {
 		if err := l.pass(ctx); err != nil {
 			return err
 		}
-		l.Log.Debug("pass", "took", time.Since(began))
+		took := time.Since(began)
+		l.Log.Debug("pass", "took", took)
+		if took > busyPass { // with very many machines news come all the time: half of the time is enough
+			sleep(ctx, took)
+		}
 		if err := l.wait(ctx); err != nil {
 			return err
 		}
@@ -457,8 +461,7 @@ func (l *Loop) connect(ctx context.Context) error {
 func (l *Loop) instruct(ctx context.Context) {
 	s := l.snap
 	on := map[string][]*machine.Attempt{}
-	for _, id := range slices.SortedFunc(maps.Keys(s.Attempts), byAttempt(s)) {
-		a := s.Attempts[id]
+	for _, a := range inOrder(s.Attempts) {
 		for i := range a.Tasks {
 			on[a.Tasks[i].Machine] = append(on[a.Tasks[i].Machine], a)
 		}
@@ -483,7 +486,9 @@ func (l *Loop) instruct(ctx context.Context) {
 			go k.run(ctx)
 			continue
 		}
-		k.order(l.orders(m, on[id]))
+		if l.outdated(k.orders.Load(), m, on[id]) {
+			k.order(l.orders(m, on[id]))
+		}
 	}
 	for id, k := range l.keepers {
 		if m := s.Machines[id]; m == nil || m.State == machine.Gone || m.State == machine.Quarantined {
@@ -515,6 +520,21 @@ func (l *Loop) prune(now time.Time) {
 	maps.DeleteFunc(l.snap.Ended, func(id int64, _ job.State) bool { return !awaited[id] })
 	maps.DeleteFunc(l.advisedIn, func(id int64, _ job.State) bool { return l.snap.Jobs[id] == nil })
 	maps.DeleteFunc(l.saved, func(id string, _ time.Time) bool { return l.snap.Machines[id] == nil })
+}
+
+// outdated says whether a keeper's orders are no longer what the rows say. Rows
+// are never changed in place, so the same rows are the same orders; only what a
+// gang must know depends on other machines too.
+func (l *Loop) outdated(o *orders, m *machine.Machine, attempts []*machine.Attempt) bool {
+	if o.machine.Version != m.Version || len(o.attempts) != len(attempts) {
+		return true
+	}
+	for i, a := range attempts {
+		if o.attempts[i] != a || len(a.Tasks) > 1 {
+			return true
+		}
+	}
+	return false
 }
 
 // Finished is an attempt that ended well, from which estimates can learn.

@@ -15,7 +15,7 @@ import (
 
 // orders gathers what a keeper must know of its machine.
 func (l *Loop) orders(m *machine.Machine, attempts []*machine.Attempt) *orders {
-	o := &orders{machine: m}
+	o := &orders{machine: m, attempts: attempts}
 	for _, a := range attempts {
 		j := l.snap.Jobs[a.Job]
 		if j == nil {
