@@ -371,6 +371,7 @@ func (d *decision) due(j *job.Job, ahead int, full map[fullKey]string) bool {
 		}
 		if machines != nil {
 			d.do(Try{j.ID, candidate, machines})
+			d.taken(candidate, machines)
 			return true
 		}
 		if why == "" {
@@ -480,26 +481,30 @@ func newID(epoch int64, j *job.Job, rank int) string {
 	return id
 }
 
-// at lists the live machines of a candidate's offer.
+// at lists the machines of a candidate's offer that an attempt may go to: of a
+// shared one the machine, of others those that nobody has.
 func (d *decision) at(c *Candidate) []string {
 	if d.offers == nil {
 		d.offers = map[string][]string{}
-		for id, m := range d.Machines {
-			if d.machine(id).State != machine.Gone {
+		for _, id := range slices.Sorted(maps.Keys(d.Machines)) {
+			if m := d.machine(id); m.State != machine.Gone && (m.Shared || len(d.byMachine[id]) == 0) {
 				d.offers[m.Terms.OfferID] = append(d.offers[m.Terms.OfferID], id)
 			}
 		}
-		for _, ids := range d.offers {
-			slices.Sort(ids)
-		}
 	}
-	ids := d.offers[c.Terms.OfferID]
-	for id, m := range d.machines {
-		if _, old := d.Machines[id]; !old && m.Terms.OfferID == c.Terms.OfferID {
-			ids = append(slices.Clip(ids), id)
+	return d.offers[c.Terms.OfferID]
+}
+
+// taken keeps the lists of at as an attempt leaves them.
+func (d *decision) taken(c *Candidate, machines []string) {
+	offer := c.Terms.OfferID
+	if c.Offer.Shared {
+		if len(d.offers[offer]) == 0 {
+			d.offers[offer] = machines
 		}
+		return
 	}
-	return ids
+	d.offers[offer] = slices.DeleteFunc(d.offers[offer], func(id string) bool { return slices.Contains(machines, id) })
 }
 
 // fits says whether a machine has room for an attempt of the job.

@@ -29,9 +29,7 @@ type keeper struct {
 
 	orders atomic.Pointer[orders]
 	news   chan struct{}
-	cancel context.CancelFunc
-	quit   chan struct{}
-	once   sync.Once
+	stop   context.CancelFunc // ends the keeper, not the machine
 	done   chan struct{}
 
 	mu     sync.Mutex
@@ -72,7 +70,7 @@ type ordered struct {
 
 func newKeeper(l *Loop, m *machine.Machine, b backend.Backend) *keeper {
 	k := &keeper{loop: l, id: m.ID, tag: l.tag(m.ID), backend: b, token: l.lease.Token, plane: l.plane, list: l.lists[m.Backend],
-		news: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{}), ship: make(chan struct{}, 1)}
+		news: make(chan struct{}, 1), done: make(chan struct{}), ship: make(chan struct{}, 1)}
 	k.client = wire.NewClient(func(ctx context.Context) (net.Conn, error) {
 		conn, err := b.Dial(ctx, k.orders.Load().machine)
 		if err != nil {
@@ -94,21 +92,10 @@ func (k *keeper) order(o *orders) {
 	}
 }
 
-// stop ends the keeper, not the machine.
-func (k *keeper) stop() { k.once.Do(func() { close(k.quit) }) }
-
 func (k *keeper) run(ctx context.Context) {
-	ctx, cancel := context.WithCancel(ctx)
 	defer close(k.done)
 	defer k.client.Close()
-	defer cancel()
-	go func() {
-		select {
-		case <-k.quit:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
+	defer k.stop()
 	for ctx.Err() == nil {
 		switch o := k.orders.Load(); o.machine.State {
 		case machine.Intent:

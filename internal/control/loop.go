@@ -483,7 +483,9 @@ func (l *Loop) instruct(ctx context.Context) {
 			k = newKeeper(l, m, b)
 			l.keepers[id] = k
 			k.order(l.orders(m, on[id]))
-			go k.run(ctx)
+			var life context.Context
+			life, k.stop = context.WithCancel(ctx)
+			go k.run(life)
 			continue
 		}
 		if l.outdated(k.orders.Load(), m, on[id]) {

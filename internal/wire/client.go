@@ -27,9 +27,9 @@ type Client struct {
 // NewClient makes a client that opens streams by dial.
 func NewClient(dial func(context.Context) (net.Conn, error)) *Client {
 	t := &http.Transport{
-		DialContext:         func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
 		// There may be thousands of agents: streams are few and their buffers small.
-		MaxIdleConnsPerHost: 2, IdleConnTimeout: 15 * time.Second, DisableCompression: true, ReadBufferSize: 1 << 10, WriteBufferSize: 1 << 10,
+		MaxIdleConnsPerHost: 2, IdleConnTimeout: 5 * time.Second, DisableCompression: true, ReadBufferSize: 1 << 10, WriteBufferSize: 1 << 10,
 	}
 	return &Client{&http.Client{Transport: t}, dial}
 }
