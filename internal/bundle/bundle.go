@@ -138,7 +138,7 @@ func (p *packer) top(from, at, what string) error {
 			}
 			return p.top(from, at, what)
 		}
-		return p.file(above, name, "", info)
+		return p.file(above, name, "")
 	}
 	root, err := os.OpenRoot(from)
 	if err != nil {
@@ -212,7 +212,7 @@ func (p *packer) entry(root *os.Root, name, rel string, ignore ignorer) error {
 	}
 	switch mode := info.Mode(); {
 	case mode.IsRegular():
-		return p.file(root, name, rel, info)
+		return p.file(root, name, rel)
 	case mode.IsDir():
 		inner, err := root.OpenRoot(name)
 		if err != nil {
@@ -242,14 +242,15 @@ func (p *packer) entry(root *os.Root, name, rel string, ignore ignorer) error {
 }
 
 // file packs a regular file.
-func (p *packer) file(root *os.Root, name, rel string, info fs.FileInfo) error {
+func (p *packer) file(root *os.Root, name, rel string) error {
 	// Without blocking: a pipe may have taken the file's place.
 	f, err := root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return p.lost(rel, err)
 	}
 	defer f.Close()
-	if info, err = f.Stat(); err != nil {
+	info, err := f.Stat()
+	if err != nil {
 		return p.unreadable(rel, err)
 	}
 	if !info.Mode().IsRegular() {
@@ -271,7 +272,7 @@ func (p *packer) file(root *os.Root, name, rel string, info fs.FileInfo) error {
 	n := 0
 	if left < atOnce {
 		n, err = io.ReadFull(f, p.buffer)
-		if err != nil && err != io.EOF && err != io.ErrUnexpectedEOF {
+		if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 			return p.unreadable(rel, err)
 		}
 		if left = int64(n); n < atOnce {
@@ -299,7 +300,7 @@ func (p *packer) file(root *os.Root, name, rel string, info fs.FileInfo) error {
 		}
 		n, err = f.Read(p.buffer[:min(left, atOnce)])
 		switch {
-		case err == io.EOF:
+		case errors.Is(err, io.EOF):
 			return fault.New(fault.Invalid, "%s became shorter while it was packed", p.local(rel)).
 				Hint("try again when nothing writes to it, or name it in .destajoignore")
 		case err != nil:

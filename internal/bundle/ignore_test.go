@@ -150,7 +150,7 @@ func TestLikeGit(t *testing.T) {
 		`\a`, `\*`, `\[`, `\`, `\/`, "[a\\]]", "[\\a-b]", " ", "!", "#", "é", "\r", "***", "[/]", "[--a]", "[a-]", "[[a]"})
 	parts := rapid.SampledFrom([]string{"a", "b", "ab", "*", "**", "**", "?", "a*", "*b", "*a*", "[ab]", "a**", "??"})
 	patterns := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) string {
-		p := ""
+		var p string
 		if rapid.Bool().Draw(t, "by name") {
 			p = strings.Join(rapid.SliceOfN(parts, 1, 4).Draw(t, "parts"), "/")
 		} else {

@@ -91,7 +91,7 @@ type stray struct{ row *machine.Machine }
 func (x asked) String() string { return "asked for machine " + x.machine }
 
 func (x asked) apply(d *draft) {
-	if m := d.machine(x.machine); m == nil || m.State == machine.Gone || m.State == machine.Intent == false && m.Handle == x.handle {
+	if m := d.machine(x.machine); m == nil || m.State == machine.Gone || m.State != machine.Intent && m.Handle == x.handle {
 		return
 	}
 	m := d.editMachine(x.machine)

@@ -101,7 +101,7 @@ func (b *bench) run(home string, args ...string) (time.Duration, error) {
 	start := time.Now()
 	out, err := c.CombinedOutput()
 	if err != nil {
-		return 0, fmt.Errorf("%v: %s", err, out)
+		return 0, fmt.Errorf("%w: %s", err, out)
 	}
 	return time.Since(start), nil
 }
@@ -379,7 +379,7 @@ func (b *bench) spooler() error {
 	if err := run("-S", strconv.Itoa(runtime.NumCPU())); err != nil {
 		return err
 	}
-	defer run("-K")
+	defer func() { _ = run("-K") }()
 	const n = 1000
 	begin := time.Now()
 	for range n {

@@ -34,7 +34,6 @@ func inapplicable(text string) bool {
 
 // number reads a finite number with or without a unit.
 func number(text string) (value float64, unit string, ok bool) {
-	value, unit, ok = 0, "", false
 	s := said(text)
 	i := 0
 	for i < len(s) && (s[i] >= '0' && s[i] <= '9' || s[i] == '.' || s[i] == '-' && i == 0) {
