@@ -19,6 +19,13 @@ test: ## run all tests
 test-race: ## run the tests of what runs concurrently with the race detector
 	go test -race ./internal/... ./spot/...
 
+SEED ?= 1
+KILLS ?= 120
+
+.PHONY: test-chaos
+test-chaos: ## kill control planes and agents KILLS times over 50 jobs drawn from SEED, and count what is left
+	@go run ./internal/chaos/cmd -seed $(SEED) -kills $(KILLS)
+
 .PHONY: vet
 vet: ## go vet and gofmt
 	go vet ./...

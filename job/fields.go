@@ -432,7 +432,7 @@ func (d *decoder) complete(root node, s *Spec) {
 	if s.Resources.NoGPU && s.Work != nil && (s.Work.Finetune != nil || s.Work.Train != nil || s.Work.Generate != nil || s.Work.Images != nil || s.Work.Traffic != nil) {
 		d.fail(root, "this form of work needs a GPU, and resources.gpus is 0").Hint("state hours instead, or ask for a GPU")
 	}
-	if s.Run == "" && s.Work == nil && s.Image == "" && len(d.faults) == 0 {
+	if s.Run == "" && s.Work == nil && s.Image == "" && s.Kind != Notebook && len(d.faults) == 0 {
 		d.fail(root, "the job has neither run nor work: there is nothing to do").Hint("add run: with a command, or work: to plan")
 	}
 }

@@ -65,6 +65,14 @@ func AttemptID(job int64, number int) string {
 // TaskID names the part of an attempt on one machine.
 func TaskID(attempt string, rank int) string { return attempt + "." + strconv.Itoa(rank) }
 
+// ShareOf is the part of its machine's cost that a task of the attempt bears.
+func (a *Attempt) ShareOf(t *Task) float64 {
+	if t.Share > 0 {
+		return t.Share
+	}
+	return a.Needs.Share
+}
+
 // Needs are what each machine of an attempt must give it.
 type Needs struct {
 	CPUs      float64 `json:"cpus"`
@@ -79,6 +87,7 @@ type Needs struct {
 type Task struct {
 	Rank    int           `json:"rank"`
 	Machine string        `json:"machine"`
+	Share   float64       `json:"share,omitzero"` // of its machine, where that is not the attempt's
 	State   TaskState     `json:"state"`
 	Cause   Cause         `json:"cause,omitempty"`
 	Reason  string        `json:"reason,omitempty"`

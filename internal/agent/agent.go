@@ -66,10 +66,15 @@ type Agent struct {
 	tasks   map[string]*task
 	order   []string // of arrival
 	slots   slots
+	census  census
+	rubbish []string        // folders of forgotten tasks
+	dropped time.Time       // the oldest of them
+	shells  map[int]bool    // processes around the commands of tasks, which are our children
 	gone    map[string]bool // forgotten tasks
 	token   int64
 	deadMan time.Duration
 	word    time.Time // last word, with the monotonic clock
+	noted   time.Time // when that was last written down
 	waiting int       // long polls under way
 	ending  bool
 	fired   bool          // the dead man has: tasks were told to stop
@@ -92,7 +97,7 @@ func Run(ctx context.Context, c Config) error {
 			return fault.Wrap(fault.Internal, err, "the agent's folder")
 		}
 	}
-	a := &Agent{c: c, version: time.Now().UnixMicro(), changed: make(chan struct{}), tasks: map[string]*task{}, gone: map[string]bool{},
+	a := &Agent{c: c, version: time.Now().UnixMicro(), changed: make(chan struct{}), tasks: map[string]*task{}, shells: map[int]bool{}, gone: map[string]bool{},
 		word: time.Now(), done: make(chan struct{})}
 	alone, err := a.alone()
 	if err != nil {
@@ -223,6 +228,7 @@ func (a *Agent) recall() error {
 		if i, err := os.Stat(filepath.Join(dir, "task.json")); err == nil {
 			t.state.Arrived = i.ModTime()
 		}
+		t.saved = true
 		_ = readJSON(filepath.Join(dir, "state.json"), &t.state) // one that is damaged counts as none
 		all = append(all, t)
 	}
@@ -264,15 +270,16 @@ func (a *Agent) heard(plane string, token int64, deadMan time.Duration) error {
 	}
 	if token != a.token && token < 1<<62 || deadMan != a.deadMan {
 		a.token, a.deadMan = token, deadMan
-		if err := writeJSON(a.path("seen"), seen{token, deadMan}); err != nil {
-			return diskFault(err)
+		if err := writeJSON(a.path("seen"), seen{token, deadMan}); err != nil { // on a full disk it must be obeyed all the same
+			a.c.Log.Warn("keeping who commands this agent", "err", err)
 		}
 	}
 	now := time.Now()
-	if now.Sub(a.word) > time.Second {
+	if now.Sub(a.noted) > time.Second {
 		touch(a.path("word"), now)
+		a.noted = now
 	}
-	a.word = now
+	a.word, a.fired, a.freed = now, false, false
 	return nil
 }
 
@@ -290,7 +297,7 @@ func (a *Agent) start(spec *wire.Task) error {
 	a.order = append(a.order, spec.ID)
 	err := os.MkdirAll(filepath.Join(t.dir, "work"), 0o700)
 	if err == nil {
-		err = writeJSON(filepath.Join(t.dir, "task.json"), &t.spec)
+		err = putJSON(filepath.Join(t.dir, "task.json"), &t.spec) // one that is cut off counts as none
 	}
 	if err != nil {
 		t.end(machine.NotStarted, inWords(diskFault(err)))
@@ -346,7 +353,10 @@ func (a *Agent) forget(id string) {
 	if os.Rename(t.dir, away) != nil {
 		away = t.dir
 	}
-	go os.RemoveAll(away)
+	if len(a.rubbish) == 0 {
+		a.dropped = time.Now()
+	}
+	a.rubbish = append(a.rubbish, away)
 }
 
 // report is what the control plane hears; the caller holds the lock.
@@ -406,6 +416,15 @@ func (a *Agent) release() {
 func readJSON(path string, into any) bool {
 	data, err := os.ReadFile(path)
 	return err == nil && json.Unmarshal(data, into) == nil
+}
+
+// putJSON writes a new file.
+func putJSON(path string, v any) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, data, 0o600)
 }
 
 // writeJSON replaces a file. It is not synced: it must survive our death, not

@@ -22,7 +22,7 @@ import (
 // TestMain makes the test binary double as an agent, so that it can be killed.
 func TestMain(m *testing.M) {
 	if home := os.Getenv("AGENT_TEST_HOME"); home != "" {
-		if err := agent.Run(context.Background(), agent.Config{Home: home, Tag: "t", Plane: "p", Version: "test", Finder: devices.New()}); err != nil {
+		if err := agent.Run(context.Background(), agent.Config{Home: home, Tag: "t", Plane: "p", Version: "test", Finder: devices.New(), Release: os.Getenv("AGENT_TEST_RELEASE")}); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}

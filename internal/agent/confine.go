@@ -72,7 +72,7 @@ func (l *limits) confine(t *task) string {
 	t.state.Groups = nil
 	for _, parent := range l.dirs {
 		dir := filepath.Join(parent, t.spec.ID)
-		if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+		if l.make(dir) != nil {
 			continue
 		}
 		t.state.Groups = append(t.state.Groups, dir)
@@ -83,6 +83,21 @@ func (l *limits) confine(t *task) string {
 		fmt.Fprintf(&text, "echo $$ >'%s/cgroup.procs'\n", dir)
 	}
 	return text.String()
+}
+
+// make makes a task's group, and the one for all tasks when it is not there: it
+// goes with the last of them.
+func (l *limits) make(dir string) error {
+	var err error
+	for range 3 { // that of an earlier task may be going just now
+		if err = os.Mkdir(dir, 0o755); err == nil || errors.Is(err, os.ErrExist) {
+			return nil
+		}
+		if os.Mkdir(filepath.Dir(dir), 0o755) == nil && l.kind == "cgroup2" {
+			_ = enable(filepath.Dir(dir))
+		}
+	}
+	return err
 }
 
 // set writes the limits of one group; false when it does not take that of memory.
@@ -151,17 +166,27 @@ func (l *limits) release(t *task) {
 	groups := t.state.Groups
 	t.state.Groups = nil
 	for _, dir := range groups {
-		if err := syscall.Rmdir(dir); err != nil && !errors.Is(err, syscall.ENOENT) {
+		if !away(dir) {
 			go func() {
 				for range 100 {
 					time.Sleep(50 * time.Millisecond)
-					if err := syscall.Rmdir(dir); err == nil || errors.Is(err, syscall.ENOENT) {
+					if away(dir) {
 						return
 					}
 				}
 			}()
 		}
 	}
+}
+
+// away removes a task's group, and that of all tasks with the last of them;
+// false: processes are still in it.
+func away(dir string) bool {
+	if err := syscall.Rmdir(dir); err != nil && !errors.Is(err, syscall.ENOENT) {
+		return false
+	}
+	_ = syscall.Rmdir(filepath.Dir(dir))
+	return true
 }
 
 // inGroups lists the processes in some control groups.

@@ -22,6 +22,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/destajo/destajo/internal/agent/devices/devicestest"
 	"github.com/destajo/destajo/internal/wire"
 	"github.com/destajo/destajo/machine"
 )
@@ -64,6 +65,7 @@ func newDock(t *testing.T) *dock {
 		_ = cmd.Process.Signal(os.Interrupt)
 		<-ended
 		_ = out.Close()
+		_ = exec.Command("umount", dir+"/run/netns/default").Run() // dockerd leaves it mounted
 		_ = os.RemoveAll(dir)
 	})
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
@@ -247,7 +249,7 @@ func TestContainers(t *testing.T) {
 		},
 		"surroundings": func(t *testing.T, n *node) {
 			x := boxed("pwd; cat given; cat /mounted/given; cat $DESTAJO_CHECKPOINT/old; echo $DESTAJO_TASK; echo new >$DESTAJO_CHECKPOINT/new; mkdir -p out; echo result >out/r; cat /proc/net/route | wc -l >/dev/null; exit 3")
-			x.Bundle, x.Keep, x.KeepDir, x.Outputs = n.blob("data/given", "sent\n"), n.blob("old", "kept\n"), "/ckpt", []string{"out"}
+			x.Bundle, x.Keep, x.KeepDir, x.Outputs = n.packed("data/given", "sent\n"), n.packed("old", "kept\n"), "/ckpt", []string{"out"}
 			x.Mounts = []wire.Mount{{Bundle: "data", To: "/mounted"}}
 			x.Run = strings.ReplaceAll(x.Run, "cat given", "cat data/given")
 			x.Run = strings.ReplaceAll(x.Run, "mkdir -p", "/bin/busybox mkdir -p")
@@ -261,7 +263,7 @@ func TestContainers(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if names := untarred(t, r); names["new"] != "new\n" || names["old"] != "kept\n" {
+			if names := unpack(t, r); names["new"] != "new\n" || names["old"] != "kept\n" {
 				t.Errorf("kept: %v", names)
 			}
 		},
@@ -430,6 +432,22 @@ func TestContainers(t *testing.T) {
 			d.gone(t, n.home)
 		})
 	}
+	t.Run("GPU without its runtime", func(t *testing.T) {
+		t.Parallel()
+		document, err := os.ReadFile("devices/testdata/rtx4090-535.xml")
+		if err != nil {
+			t.Fatal(err)
+		}
+		document = bytes.ReplaceAll(document, []byte("GPU-"), fmt.Appendf(nil, "GPU-b%06x", os.Getpid())) // locks are of the whole host
+		n := newNode(t, "DOCKER_HOST="+d.host, "PATH="+devicestest.FakeNvidiaSMI(t, t.TempDir(), document, nil)+":"+os.Getenv("PATH"))
+		x := boxed("true")
+		x.Needs.GPUs = 1
+		n.say(wire.Sync{Start: []wire.Task{x}})
+		if s := n.until("1-1.0", machine.TaskEnded); s.Cause != machine.NotStarted || len(s.Devices) != 1 || !strings.Contains(s.Reason, "cannot get its GPUs") {
+			t.Errorf("%+v", s)
+		}
+		d.gone(t, n.home)
+	})
 }
 
 func TestNoEngine(t *testing.T) {
@@ -457,22 +475,11 @@ func (d *dock) remove(t *testing.T, home string) {
 	}
 }
 
-// blob sends an archive with one file and gives its name.
-func (n *node) blob(name, text string) string {
+// packed sends an archive with one file.
+func (n *node) packed(name, text string) string {
 	n.t.Helper()
-	var b bytes.Buffer
-	z := gzip.NewWriter(&b)
-	w := tar.NewWriter(z)
-	_ = w.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(len(text))})
-	_, _ = io.WriteString(w, text)
-	_ = w.Close()
-	_ = z.Close()
-	sum := sha256.Sum256(b.Bytes())
-	id := hex.EncodeToString(sum[:])
-	if err := n.PutBlob(context.Background(), id, bytes.NewReader(b.Bytes()), int64(b.Len())); err != nil {
-		n.t.Fatal(err)
-	}
-	return id
+	_, data := archive(n.t, map[string]string{name: text})
+	return n.put(data)
 }
 
 // logged waits until a task's log has some text.
@@ -504,36 +511,6 @@ func (n *node) entered(id, command string) (said string, code int) {
 			said += string(data)
 		case wire.FrameExit:
 			return said, wire.ParseExit(data)
-		}
-	}
-}
-
-// untarred gives the files of an archive.
-func untarred(t *testing.T, r io.ReadCloser) map[string]string {
-	t.Helper()
-	if r == nil {
-		t.Fatal("there is no archive")
-	}
-	defer r.Close()
-	z, err := gzip.NewReader(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	out := map[string]string{}
-	for tr := tar.NewReader(z); ; {
-		h, err := tr.Next()
-		if err == io.EOF {
-			return out
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		data, err := io.ReadAll(tr)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if h.Typeflag == tar.TypeReg {
-			out[h.Name] = string(data)
 		}
 	}
 }

@@ -20,13 +20,14 @@ import (
 	"time"
 
 	"github.com/destajo/destajo/fault"
+	"github.com/destajo/destajo/internal/bundle"
 	"github.com/destajo/destajo/machine"
 )
 
 // unpack brings the files of a task to where it finds them.
 func (t *task) unpack(ctx context.Context) error {
 	work := filepath.Join(t.dir, "work")
-	if err := t.receive(ctx, t.spec.Bundle, func() (*os.Root, error) { return os.OpenRoot(work) }); err != nil {
+	if err := t.receive(ctx, t.spec.Bundle, work); err != nil {
 		return err
 	}
 	if d := t.spec.KeepDir; d != "" {
@@ -38,7 +39,7 @@ func (t *task) unpack(ctx context.Context) error {
 			return fault.Wrap(fault.Invalid, err, "the checkpoint folder cannot be made").Hint("name one that the node's user may write, or one below the workdir")
 		}
 		_ = root.Close()
-		if err := t.receive(ctx, t.spec.Keep, func() (*os.Root, error) { return t.openKeep(true) }); err != nil {
+		if err := t.receive(ctx, t.spec.Keep, t.keepDir()); err != nil { // which no link leads out of
 			return err
 		}
 	}
@@ -46,7 +47,7 @@ func (t *task) unpack(ctx context.Context) error {
 		return nil // mounts are the engine's
 	}
 	for _, m := range t.spec.Mounts {
-		if err := place(filepath.Join(work, filepath.FromSlash(m.Bundle)), m.To, work); err != nil {
+		if err := t.place(filepath.Join(work, filepath.FromSlash(m.Bundle)), m.To); err != nil {
 			return err
 		}
 	}
@@ -54,7 +55,7 @@ func (t *task) unpack(ctx context.Context) error {
 }
 
 // receive unpacks a file that was sent, if one is named, below a folder.
-func (t *task) receive(ctx context.Context, blob string, to func() (*os.Root, error)) error {
+func (t *task) receive(ctx context.Context, blob, dir string) error {
 	if blob == "" {
 		return nil
 	}
@@ -66,17 +67,29 @@ func (t *task) receive(ctx context.Context, blob string, to func() (*os.Root, er
 		return fault.Wrap(fault.NotFound, err, "the files of the task are not on the node")
 	}
 	defer f.Close()
-	root, err := to()
-	if err != nil {
+	_, err = bundle.Unpack(cut{ctx, f}, dir)
+	if isFull(err) {
 		return diskFault(err)
 	}
-	defer root.Close()
-	return untar(ctx, f, root)
+	return err
+}
+
+// cut is a file that ends when a context does.
+type cut struct {
+	ctx context.Context
+	f   *os.File
+}
+
+func (c cut) Read(p []byte) (int, error) {
+	if err := c.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return c.f.Read(p)
 }
 
 // place makes a mounted file or folder appear where the job wants it: a link,
 // or a copy's place when something stands there already.
-func place(from, to, work string) error {
+func (t *task) place(from, to string) error {
 	switch {
 	case strings.HasPrefix(to, "~/"):
 		home, err := os.UserHomeDir()
@@ -85,77 +98,34 @@ func place(from, to, work string) error {
 		}
 		to = filepath.Join(home, to[2:])
 	case !filepath.IsAbs(to):
-		to = filepath.Join(work, to)
+		to = filepath.Join(t.dir, "work", to)
 	}
 	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
 		return fault.Wrap(fault.Invalid, err, "the mount %s cannot be placed", to).Hint("name a folder that the node's user may write, or use an image")
 	}
 	if i, err := os.Lstat(to); err == nil {
-		if i.Mode()&fs.ModeSymlink == 0 {
+		former := ""
+		if i.Mode()&fs.ModeSymlink != 0 {
+			link, _ := os.Readlink(to)
+			rest, _ := strings.CutPrefix(link, t.agent.path("tasks")+string(filepath.Separator))
+			if rest != link {
+				former, _, _ = strings.Cut(rest, string(filepath.Separator))
+			}
+		}
+		t.agent.mu.Lock()
+		x := t.agent.tasks[former]
+		busy := x != nil && x != t && x.state.State != machine.TaskEnded
+		t.agent.mu.Unlock()
+		if busy {
+			return fault.New(fault.Conflict, "the mount %s cannot be placed: another job on the node has its files there", to).Hint("name another place, or use an image")
+		}
+		if former == "" {
 			return fault.New(fault.Invalid, "the mount %s cannot be placed: something stands there on the node", to).Hint("name another place")
 		}
 		_ = os.Remove(to) // of a former task
 	}
 	if err := os.Symlink(from, to); err != nil {
 		return fault.Wrap(fault.Invalid, err, "the mount %s cannot be placed", to)
-	}
-	return nil
-}
-
-// untar unpacks a tar.gz below a folder and nowhere else.
-func untar(ctx context.Context, r io.Reader, root *os.Root) error {
-	z, err := gzip.NewReader(r)
-	if err != nil {
-		return fault.Wrap(fault.Internal, err, "the files of the task are damaged")
-	}
-	for tr := tar.NewReader(z); ; {
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		h, err := tr.Next()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return fault.Wrap(fault.Internal, err, "the files of the task are damaged")
-		}
-		name := path.Clean("/" + h.Name)[1:]
-		if name == "" {
-			continue
-		}
-		if err := write(root, name, h, tr); err != nil {
-			if isFull(err) {
-				return diskFault(err)
-			}
-			return fault.Wrap(fault.Internal, err, "unpacking %s", name)
-		}
-	}
-}
-
-func write(root *os.Root, name string, h *tar.Header, r io.Reader) error {
-	mode := fs.FileMode(h.Mode) & 0o777
-	if h.Typeflag == tar.TypeDir {
-		return root.MkdirAll(name, mode|0o700)
-	}
-	if d := path.Dir(name); d != "." {
-		if err := root.MkdirAll(d, 0o755); err != nil {
-			return err
-		}
-	}
-	switch h.Typeflag {
-	case tar.TypeReg:
-		f, err := root.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, mode|0o200)
-		if err != nil {
-			return err
-		}
-		_, err = io.Copy(f, r)
-		if err = errors.Join(err, f.Close()); err != nil {
-			return err
-		}
-		return root.Chtimes(name, h.ModTime, h.ModTime)
-	case tar.TypeSymlink:
-		_ = root.Remove(name)
-		return root.Symlink(h.Linkname, name)
 	}
 	return nil
 }

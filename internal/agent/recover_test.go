@@ -41,6 +41,16 @@ func (n *node) change(id string, change func(state map[string]any)) {
 	}
 }
 
+// killGroup kills the processes of a task by what was kept of it.
+func (n *node) killGroup(state map[string]any) {
+	n.t.Helper()
+	pid, _ := state["pid"].(float64)
+	if pid < 2 {
+		n.t.Fatalf("no process is named in %v", state)
+	}
+	_ = syscall.Kill(-int(pid), syscall.SIGKILL)
+}
+
 // counted is a task that writes down how often it ran, and lasts a while.
 func (n *node) counted(id string) (wire.Task, func() int) {
 	path := filepath.Join(n.home, "ran-"+id)
@@ -71,11 +81,8 @@ func TestStartedOnce(t *testing.T) {
 		{"number of the setup", "true", func(n *node, id string) {
 			n.change(id, func(s map[string]any) { s["pid"], s["birth"] = 1, "other" })
 		}, 0, wire.Status{Cause: machine.Exited, Exit: 5}},
-		{"no exit code", "", func(n *node, id string) {
-			var s struct{ PID int }
-			data, _ := os.ReadFile(filepath.Join(n.home, "tasks", id, "state.json"))
-			_ = json.Unmarshal(data, &s)
-			_ = syscall.Kill(-s.PID, syscall.SIGKILL)
+		{"no exit code", "true", func(n *node, id string) {
+			n.change(id, func(s map[string]any) { n.killGroup(s) })
 		}, 0, wire.Status{Cause: machine.Lost, Exit: -1}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -105,7 +112,9 @@ func TestStartedOnce(t *testing.T) {
 func TestStrangersLive(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	n.say(wire.Sync{Start: []wire.Task{run("1-1.0", "sleep 60")}})
+	x := run("1-1.0", "sleep 60")
+	x.Setup = "true"
+	n.say(wire.Sync{Start: []wire.Task{x}})
 	n.until("1-1.0", machine.TaskRunning)
 	n.kill()
 	stranger := exec.Command("sleep", "30")
@@ -116,7 +125,7 @@ func TestStrangersLive(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- stranger.Wait() }()
 	n.change("1-1.0", func(s map[string]any) {
-		_ = syscall.Kill(-int(s["pid"].(float64)), syscall.SIGKILL)
+		n.killGroup(s)
 		s["pid"] = stranger.Process.Pid
 	})
 	n.start()

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"os"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/destajo/destajo/internal/record"
@@ -33,6 +34,7 @@ type samples struct {
 	first int64 // of all[0]
 	all   []record.Sample
 	last  time.Time
+	busy  atomic.Bool // it looks just now
 	file  *os.File
 	lines int                // in the file
 	cpu   map[string]float64 // seconds of CPU at the last look, by task
@@ -128,7 +130,7 @@ func (s *samples) look(ctx context.Context, now time.Time) {
 	type subject struct {
 		task *task
 		id   string
-		pid  int
+		use  usage
 	}
 	var all []subject
 	every := sampleEvery
@@ -142,7 +144,7 @@ func (s *samples) look(ctx context.Context, now time.Time) {
 		if t.spec.Idle > 0 && t.spec.Idle < time.Minute {
 			every = time.Second
 		}
-		all = append(all, subject{t, id, t.state.PID})
+		all = append(all, subject{t, id, usage{session: t.state.PID, notice: t.notice()}})
 	}
 	a.mu.Unlock()
 	passed := now.Sub(s.last)
@@ -159,13 +161,19 @@ func (s *samples) look(ctx context.Context, now time.Time) {
 			}
 		}
 	}
+	var here []*usage
+	for i := range all {
+		if x := &all[i]; x.task.spec.Image == "" {
+			here = append(here, &x.use)
+		}
+	}
+	if len(here) > 0 {
+		measure(here)
+	}
 	for _, x := range all {
-		var cpu float64
-		var memory int64
+		cpu, memory := x.use.cpu, x.use.memory
 		if x.task.spec.Image != "" {
 			cpu, memory = a.engine.usage(ctx, x.task)
-		} else if x.pid != 0 {
-			cpu, memory = usageOf(members(x.pid, x.task.notice()))
 		}
 		before, seen := s.cpu[x.id]
 		s.cpu[x.id] = cpu

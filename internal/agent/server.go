@@ -123,10 +123,22 @@ func (a *Agent) sync(w http.ResponseWriter, r *http.Request) {
 		deadline.Stop()
 		a.waiting--
 	}
+	if s.Wait > 0 && len(a.order) > few { // a long report for every single change would keep both sides busy
+		a.mu.Unlock()
+		time.Sleep(min(time.Duration(len(a.order))*perTask, 50*time.Millisecond))
+		a.mu.Lock()
+	}
 	report := a.report()
 	a.mu.Unlock()
 	answer(w, http.StatusOK, report)
 }
+
+// A report of more than a few tasks waits for more changes: about as long as both
+// sides need to write and read it.
+const (
+	few     = 16
+	perTask = 50 * time.Microsecond
+)
 
 func (a *Agent) shut(w http.ResponseWriter, r *http.Request) {
 	var s wire.Shutdown

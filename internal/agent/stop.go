@@ -3,6 +3,7 @@ package agent
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
@@ -34,9 +35,9 @@ func (t *task) stop(cause machine.Cause, reason string, grace time.Duration) {
 	t.save()
 	t.agent.bump()
 	if !t.live() { // shells only, which end when their terminal does
-		for _, p := range members(0, t.notice()) {
-			_ = syscall.Kill(p, syscall.SIGTERM)
-			_ = syscall.Kill(p, syscall.SIGHUP)
+		for _, p := range t.agent.census.members(0, t.notice()) {
+			_ = syscall.Kill(p.pid, syscall.SIGTERM)
+			_ = syscall.Kill(p.pid, syscall.SIGHUP)
 		}
 		go t.exited(exit{})
 		return
@@ -80,18 +81,16 @@ func (t *task) signal(s syscall.Signal) {
 		return
 	}
 	pid := t.state.PID
-	if pid == 0 || birth(pid) != t.state.Birth {
+	if pid <= 1 || birth(pid) != t.state.Birth { // -1 would be everybody
 		return
 	}
-	// The shell around the command must live on to write down how it ended: it
-	// gets SIGKILL only with all others.
+	_ = syscall.Kill(-pid, s) // its shell lives through SIGTERM, to write down how the command ended
 	if s == syscall.SIGKILL {
-		_ = syscall.Kill(-pid, s)
-		return
+		return // what left the group is swept when the shell is gone
 	}
-	for _, p := range members(pid, t.notice()) {
-		if p != pid {
-			_ = syscall.Kill(p, s)
+	for _, p := range t.agent.census.members(pid, t.notice()) {
+		if p.group != pid {
+			_ = syscall.Kill(p.pid, s)
 		}
 	}
 }
@@ -105,7 +104,7 @@ func (t *task) linger() {
 		over := t.stopping == nil || !time.Now().Before(t.state.StopFrom.Add(t.stopping.Grace))
 		pid := t.state.PID
 		t.agent.mu.Unlock()
-		if over || len(members(pid, t.notice())) == 0 {
+		if over || len(t.agent.census.members(pid, t.notice())) == 0 {
 			return
 		}
 		time.Sleep(pause)
@@ -117,9 +116,10 @@ func (t *task) linger() {
 func (t *task) sweep() {
 	t.agent.mu.Lock()
 	pid, foreign, groups := t.state.PID, t.foreign, t.state.Groups
+	delete(t.agent.shells, pid)
 	entered := t.entered
 	t.agent.mu.Unlock()
-	if pid != 0 && !foreign {
+	if pid > 1 && !foreign {
 		_ = syscall.Kill(-pid, syscall.SIGKILL) // nobody else can have the number yet: we buried its owner just now
 	}
 	calm := 0
@@ -128,7 +128,7 @@ func (t *task) sweep() {
 		if foreign || entered { // orphans of a former life went to another parent, and shells are our own children
 			left = append(left, members(0, t.notice())...)
 		} else {
-			for _, child := range adopted() {
+			for _, child := range t.agent.orphans() {
 				if carries(child, t.notice()) {
 					left = append(left, child)
 				}
@@ -145,6 +145,14 @@ func (t *task) sweep() {
 		}
 		time.Sleep(2 * time.Millisecond)
 	}
+}
+
+// orphans are our children but for the shells around the commands of tasks.
+func (a *Agent) orphans() []int {
+	all := adopted()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.DeleteFunc(all, func(pid int) bool { return a.shells[pid] })
 }
 
 // recover takes up a task of a former life. A task of which a process was ever
@@ -182,8 +190,8 @@ func (t *task) recover() {
 	if begun && s.Phase == "run" && s.State != machine.TaskStopping {
 		s.State = machine.TaskRunning
 		if s.Started.IsZero() {
-			s.Started, s.Starts = time.Now(), 1
-			t.begun = s.Started
+			s.Held, s.Started, s.Launched, s.Starts = s.Arrived, s.Arrived, s.Arrived, 1
+			t.clock()
 		}
 	} else if begun && s.State == machine.TaskQueued {
 		s.State = machine.TaskPreparing

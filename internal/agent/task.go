@@ -30,6 +30,7 @@ type task struct {
 	stopping *wire.Stop         // it was told to stop
 	kill     *time.Timer        // the end of its grace
 	cancel   context.CancelFunc // of its preparation
+	saved    bool               // its state was written before
 	foreign  bool               // its process was started by a former life of the agent
 	kicked   bool               // its process is ended so that it starts again
 
@@ -93,7 +94,7 @@ func (t *task) status() wire.Status {
 }
 
 func (t *task) size() int64 {
-	if t.state.State == machine.TaskEnded {
+	if t.state.State == machine.TaskEnded || t.state.State == machine.TaskQueued && t.state.Phase == "" {
 		return t.state.Log
 	}
 	i, err := os.Stat(filepath.Join(t.dir, "log"))
@@ -105,7 +106,12 @@ func (t *task) size() int64 {
 
 // save keeps the state; the caller holds the lock.
 func (t *task) save() {
-	if err := writeJSON(filepath.Join(t.dir, "state.json"), &t.state); err != nil {
+	write := putJSON // a first one that is cut off counts as none
+	if t.saved {
+		write = writeJSON
+	}
+	t.saved = true
+	if err := write(filepath.Join(t.dir, "state.json"), &t.state); err != nil {
 		t.agent.c.Log.Warn("keeping a task's state", "task", t.spec.ID, "err", err)
 	}
 }
@@ -177,8 +183,10 @@ func (t *task) proceed() {
 // run starts the command; the caller holds the lock.
 func (t *task) run() {
 	now := time.Now()
-	t.state.State, t.state.Detail, t.state.Started, t.begun, t.active = machine.TaskRunning, "", now, now, now
-	t.state.Starts++
+	t.state.State, t.state.Detail, t.active = machine.TaskRunning, "", now
+	if t.state.Started.IsZero() { // not so for a notebook without a command that is taken up again
+		t.state.Started, t.begun, t.state.Starts = now, now, 1
+	}
 	if t.spec.Run == "" && t.spec.Image == "" { // a notebook that is only entered
 		t.save()
 		t.agent.bump()
@@ -217,8 +225,14 @@ func (t *task) launch(phase string) {
 		t.end(machine.NotStarted, "it could not be started: "+inWords(err))
 		return
 	}
-	t.state.PID, t.state.Birth = cmd.Process.Pid, birth(cmd.Process.Pid)
-	t.save()
+	pid := cmd.Process.Pid
+	t.state.PID, t.state.Birth = pid, birth(pid)
+	t.agent.shells[pid] = true
+	if t.plain() { // a later life finds its process, and in this its start
+		touch(filepath.Join(t.dir, "task.json"), t.state.Launched)
+	} else {
+		t.save()
+	}
 	t.agent.bump()
 	go func() {
 		_ = cmd.Wait()
@@ -226,9 +240,16 @@ func (t *task) launch(phase string) {
 	}()
 }
 
+// plain says that nothing of the task's state need be kept while it runs: files
+// cost as much as a short task itself.
+func (t *task) plain() bool {
+	return t.spec.Kind == string(job.Task) && t.spec.Setup == "" && len(t.state.Devices) == 0 && len(t.state.Groups) == 0 && !t.saved
+}
+
 // wrapper runs the command in a shell of its own and writes down how it ended,
 // so that a later life of the agent knows. A line without its end counts as none.
-const wrapper = `/bin/sh -c "$1"; c=$?; echo $c >"$2"; exit $c`
+// The shell around lives through SIGTERM, which its command gets as usual.
+const wrapper = `trap : TERM; /bin/sh -c "$1"; c=$?; echo $c >"$2"; exit $c`
 
 // command is the process of a phase: its own session, its output to the log,
 // which the caller closes.

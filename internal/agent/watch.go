@@ -50,7 +50,12 @@ func (a *Agent) watch(ctx context.Context) {
 			blobs = now
 			a.tidy(now)
 		}
-		a.samples.look(ctx, now)
+		if s := a.samples; s.busy.CompareAndSwap(false, true) { // a tool that hangs must not hold up limits
+			go func() {
+				defer s.busy.Store(false)
+				s.look(ctx, now)
+			}()
+		}
 	}
 }
 
@@ -67,12 +72,15 @@ func (a *Agent) beat(now time.Time) bool {
 	if live && !a.ending {
 		a.admit() // a device that an agent of somebody else held may be free
 	}
+	if len(a.rubbish) > 0 && (!live || now.Sub(a.dropped) > rubbishLife) {
+		go removeAll(a.rubbish)
+		a.rubbish = nil
+	}
 	quiet, deadMan, empty := now.Sub(a.word), a.deadMan, len(a.order) == 0
 	silent := deadMan > 0 && quiet > deadMan
 	free := false
 	switch {
 	case !silent:
-		a.fired, a.freed = false, false
 	case live && !a.fired:
 		a.fired = true
 		for _, id := range slices.Clone(a.order) {
@@ -95,6 +103,16 @@ func (a *Agent) beat(now time.Time) bool {
 		return false
 	}
 	return true
+}
+
+// rubbishLife is how long folders of forgotten tasks may lie about while others
+// run: many short tasks need the processors and the file system for themselves.
+const rubbishLife = 10 * time.Second
+
+func removeAll(paths []string) {
+	for _, p := range paths {
+		_ = os.RemoveAll(p)
+	}
 }
 
 // blobLife is how long a file that no task needs is kept from its last use on:

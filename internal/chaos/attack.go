@@ -23,8 +23,12 @@ type process struct {
 
 // environment is that of every process of the program: short times.
 func (r *rig) environment() []string {
+	cooldown := "5s"
+	if r.Short {
+		cooldown = "1s"
+	}
 	env := []string{"DESTAJO_HOME=" + r.home, "DESTAJO_DEAD_MAN=" + r.DeadMan.String(), "DESTAJO_MARGIN=" + r.Margin.String(),
-		"DESTAJO_GRACE=1s", "DESTAJO_LINGER=1s", "DESTAJO_SWEEP=1s", "DESTAJO_COOLDOWN=5s", "DESTAJO_LOG=info"}
+		"DESTAJO_GRACE=1s", "DESTAJO_LINGER=1s", "DESTAJO_SWEEP=1s", "DESTAJO_COOLDOWN=" + cooldown, "DESTAJO_LOG=info"}
 	for _, name := range []string{"PATH", "HOME", "TMPDIR"} {
 		if v, ok := os.LookupEnv(name); ok {
 			env = append(env, name+"="+v)
@@ -87,11 +91,9 @@ func (r *rig) kills() int {
 func (r *rig) attack(ctx context.Context) {
 	for ctx.Err() == nil && r.kills() < r.Kills {
 		sleep(ctx, r.between(r.Pace/5, r.Pace*9/5))
-		if r.chance() < 0.45 {
+		if r.chance() < 0.45 || !r.killAgent() {
 			r.killPlane(ctx)
-			continue
 		}
-		r.killAgent()
 	}
 }
 
@@ -135,22 +137,25 @@ func (r *rig) killPlane(ctx context.Context) {
 	}
 }
 
-// killAgent kills an agent, and now and then the supervisor above one.
-func (r *rig) killAgent() {
+// killAgent kills an agent, and now and then the supervisor above one; false
+// when there is none.
+func (r *rig) killAgent() bool {
 	agents, supervisors := r.agents()
 	pids := agents
 	if r.chance() < 0.15 {
 		pids = supervisors
 	}
 	if len(pids) == 0 {
-		return
+		return false
 	}
 	slices.Sort(pids)
-	if syscall.Kill(pids[int(r.chance()*float64(len(pids)))], syscall.SIGKILL) == nil {
-		r.lock.Lock()
-		r.report.Agents++
-		r.lock.Unlock()
+	if syscall.Kill(pids[int(r.chance()*float64(len(pids)))], syscall.SIGKILL) != nil {
+		return false
 	}
+	r.lock.Lock()
+	defer r.lock.Unlock()
+	r.report.Agents++
+	return true
 }
 
 // agents finds the agents of the provider's machines and their supervisors.

@@ -34,7 +34,7 @@ type Options struct {
 	Pace    time.Duration // between two kills, on average
 	DeadMan time.Duration // of agents
 	Margin  time.Duration // beyond it
-	Calm    bool          // no deaths of agents for good, no machines that never boot: they take long to be noticed
+	Short   bool          // a few kinds of jobs, and no faults that take long to be noticed
 	Binary  string        // destajo
 	Dir     string        // empty, for everything that is written
 	Say     io.Writer     // progress
@@ -184,15 +184,19 @@ func (r *rig) script() fake.Script {
 	spot.ReclaimsPerHour, spot.ReclaimAfter, spot.Notice, spot.NoCapacity = 0.05, d(r.between(5*time.Second, 12*time.Second)), d(3*time.Second), 0.2
 	b := sale("fake/b/plain", "b", offer.OnDemand, "1.08", 2)
 	b.NoCapacity, b.RefuseFirst, b.Minimum = 0.15, 1, d(10*time.Second)
-	c := sale("fake/c/slow", "c", offer.OnDemand, "1.80", 1)
+	c := sale("fake/c/gpu", "c", offer.OnDemand, "1.80", 1)
+	c.GPU, c.GPUs = "RTX4090", 1
 	c.Boot, c.Increment = d(1500*time.Millisecond), d(time.Minute)
 	offers := []fake.Sale{spot, b, c}
-	if !r.Calm {
+	if !r.Short {
 		offers[1].DeathsPerHour = 60
 		never := sale("fake/d/never", "d", offer.OnDemand, "0.72", 1)
 		never.NeverBoots = true
 		offers = append(offers, never)
 	}
-	return fake.Script{Seed: int64(r.Seed), Agents: "processes", Offers: offers, Faults: fake.Faults{LostCalls: 0.08, FailedCalls: 0.08, Leaks: 0.2, LeakEnds: 2,
-		ListLag: d(400 * time.Millisecond), Hides: 0.2, HideFor: d(time.Second), LiesRunning: d(time.Second)}}
+	faults := fake.Faults{LostCalls: 0.08, FailedCalls: 0.08, Leaks: 0.2, LeakEnds: 2, LiesRunning: d(time.Second)}
+	if !r.Short {
+		faults.ListLag, faults.Hides, faults.HideFor = d(400*time.Millisecond), 0.2, d(time.Second)
+	}
+	return fake.Script{Seed: int64(r.Seed), Agents: "processes", Offers: offers, Faults: faults}
 }

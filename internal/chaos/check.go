@@ -99,6 +99,19 @@ func (r *rig) check(ctx context.Context, tasks []*task) error {
 				return err
 			}
 			r.report.Attempts += len(attempts)
+			events, err := r.store.Events(ctx, record.EventFilter{Job: j.ID})
+			if err != nil {
+				return err
+			}
+			ends := 0
+			for _, e := range events {
+				if job.State(e.What).Ended() {
+					ends++
+				}
+			}
+			if ends != 1 {
+				r.wrong("job %d %s ended %d times", j.ID, t.name, ends)
+			}
 			r.state(t, j, attempts)
 			r.once(t, j, attempts, trace)
 			if r.logs(t, j, attempts, trace) {
@@ -449,7 +462,9 @@ func (r *rig) money(ctx context.Context) error {
 	}
 	r.report.Ours = total
 	for _, tag := range slices.SortedFunc(maps.Keys(rows), cmp.Compare) {
-		if m := rows[tag]; !made[tag] && costs[tag] != 0 {
+		// Of one without handle and without a refusal no answer ever came: nobody
+		// knows whether it was, and what is not known is not free.
+		if m := rows[tag]; !made[tag] && costs[tag] != 0 && (m.Handle != "" || m.LaunchFail != "") {
 			r.wrong("machine %s was never made (%s), and costs %s", m.ID, m.Reason, costs[tag])
 		}
 	}

@@ -37,10 +37,16 @@ type task struct {
 const perStep = 40
 
 // kinds is the order in which kinds of jobs come, over and over.
-var kinds = []string{"plain", "gang", "fails", "stop", "outputs", "flaky", "array", "after", "plain", "missing", "checkpoint", "after-failed", "stubborn", "limit", "gang", "cost", "plain"}
+var kinds = []string{"plain", "gang", "fails", "stop", "outputs", "gpu", "flaky", "array", "after", "plain", "missing", "checkpoint", "after-failed", "stubborn", "limit", "gang", "cost", "plain"}
+
+var shortKinds = []string{"plain", "gang", "stop", "outputs", "fails", "after", "array"}
 
 // draw makes the jobs from the seed.
 func (r *rig) draw() []*task {
+	kinds, stops := kinds, 10*time.Second
+	if r.Short {
+		kinds, stops = shortKinds, 3*time.Second
+	}
 	var out []*task
 	var well, badly *task
 	for rows := 0; rows < r.Jobs; {
@@ -60,7 +66,7 @@ func (r *rig) draw() []*task {
 		case "array":
 			t.rows = min(5, max(2, r.Jobs-rows))
 		case "stop", "stubborn":
-			t.steps, t.state, t.stop = 3000, job.Stopped, r.between(time.Second, 10*time.Second)
+			t.steps, t.state, t.stop = 3000, job.Stopped, r.between(time.Second, stops)
 		case "after":
 			t.after = well
 		case "after-failed":
@@ -74,7 +80,7 @@ func (r *rig) draw() []*task {
 		out = append(out, t)
 	}
 	for i, t := range out {
-		t.gate = r.Kills * 8 * i / 10 / len(out)
+		t.gate = r.Kills * 19 * i / 20 / len(out)
 	}
 	return out
 }
@@ -83,7 +89,11 @@ func (r *rig) draw() []*task {
 // and ends, which nothing of the program touches.
 func (t *task) file(trace string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "name: %s\nresources: {gpus: 0, cpus: 2, nodes: %d}\nplace: {terms: [spot, on-demand]}\n", t.name, t.nodes)
+	gpus := "0"
+	if t.kind == "gpu" {
+		gpus = "RTX4090"
+	}
+	fmt.Fprintf(&b, "name: %s\nresources: {gpus: %s, cpus: 2, nodes: %d}\nplace: {terms: [spot, on-demand]}\n", t.name, gpus, t.nodes)
 	if t.rows > 1 {
 		fmt.Fprintf(&b, "array: %d\n", t.rows)
 	}
@@ -101,6 +111,8 @@ func (t *task) file(trace string) string {
 	case "checkpoint":
 		b.WriteString("checkpoint: {dir: ckpt, every: 20s, write: 1s, restart: 1s}\n")
 		end = "echo kept > ckpt/end\n"
+	case "gpu":
+		end = "test -n \"$CUDA_VISIBLE_DEVICES\" || exit 9\n"
 	case "limit":
 		b.WriteString("limits: {duration: 3s}\n")
 	case "cost":

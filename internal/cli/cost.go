@@ -13,6 +13,7 @@ import (
 	"github.com/destajo/destajo/fault"
 	"github.com/destajo/destajo/internal/record"
 	"github.com/destajo/destajo/ledger"
+	"github.com/destajo/destajo/machine"
 	"github.com/destajo/destajo/money"
 )
 
@@ -197,6 +198,17 @@ func actually(d *detail, now time.Time) actual {
 	for _, at := range d.Attempts {
 		if at.Started.IsZero() {
 			continue
+		}
+		if at.State != machine.Over { // what is not recorded yet, at the price of the machine
+			for i := range at.Tasks {
+				if m := d.Machines[at.Tasks[i].Machine]; m != nil && now.After(at.Billed) && at.Tasks[i].Ended.IsZero() {
+					u := ledger.Usage{From: at.Billed, To: now, Share: int64(at.ShareOf(&at.Tasks[i]) * ledger.Whole)}
+					more := u.Time(m.Terms.PriceHour)
+					x.Cost += more
+					x.Parts[ledger.Run] += more
+					x.Currency, x.Assumed = m.Terms.Currency, x.Assumed || m.Terms.Assumed
+				}
+			}
 		}
 		stop := end
 		if !at.Ended.IsZero() {

@@ -1,17 +1,21 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/destajo/destajo/fault"
+	"github.com/destajo/destajo/internal/backend/ssh"
 	"github.com/destajo/destajo/machine"
 )
 
@@ -119,8 +123,50 @@ func (a *app) checks(ctx context.Context, host *machine.Host) []check {
 		words = err.Error()
 	}
 	out = append(out, check{"machines", err == nil && len(places) > 0, words, "destajo machines add ssh://user@host adds one"})
+	out = append(out, h.hosts(ctx)...)
 	for _, f := range failed {
 		out = append(out, check{"machines", false, f, "is the host on, and does `ssh` reach it?"})
 	}
+	return out
+}
+
+// hosts asks every host that was added how it is, all at once.
+func (h *house) hosts(ctx context.Context) []check {
+	sources, err := h.Sources(ctx, h.who)
+	if err != nil {
+		return nil
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	var out []check
+	var all sync.WaitGroup
+	var lock sync.Mutex
+	for _, s := range sources {
+		if s.Backend != ssh.Name {
+			continue
+		}
+		x, err := ssh.ParseConfig(s.Config)
+		if err != nil {
+			continue
+		}
+		all.Go(func() {
+			b := ssh.New(ssh.Config{Hosts: []ssh.Host{x}, Binary: ssh.FindBinary(exe, h.Files.Dir), Costs: h.app.ownCosts(), Now: h.Now})
+			defer b.Close()
+			host, err := b.Probe(ctx, x.ID())
+			c := check{"host " + x.ID(), err == nil, fmt.Sprintf("%d CPUs, GPUs: %s", host.CPUs, gpuWords(&host)), ""}
+			if err != nil {
+				c.Words, c.Mend = err.Error(), fault.HintOf(err)
+			}
+			lock.Lock()
+			defer lock.Unlock()
+			out = append(out, c)
+		})
+	}
+	all.Wait()
+	slices.SortFunc(out, func(x, y check) int { return cmp.Compare(x.Name, y.Name) })
 	return out
 }

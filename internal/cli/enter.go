@@ -199,6 +199,11 @@ func (a *app) forward(ref string, ports []string, rank int) error {
 		if err != nil {
 			return fault.Wrap(fault.Conflict, err, "port %s here", near).Hint("write another one before the colon, as in 0:%s", far)
 		}
+		if a.output == "json" {
+			if err := a.printJSON(map[string]any{"local": l.Addr().String(), "port": m, "job": ref}); err != nil {
+				return err
+			}
+		}
 		fmt.Fprintf(a.Err, "http://%s → port %d of job %s; Ctrl-C ends it\n", l.Addr(), m, ref)
 		all.Go(func() {
 			go func() { <-ctx.Done(); _ = l.Close() }()

@@ -1,7 +1,9 @@
 package cli
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -394,13 +396,32 @@ func (h *house) copyLog(ctx context.Context, out io.Writer, a *machine.Attempt, 
 			return err
 		}
 		offsets[id] += int64(len(data))
-		if len(a.Tasks) > 1 {
+		switch {
+		case h.app.output == "json":
+			data = jsonLines(data, a, rank)
+		case len(a.Tasks) > 1:
 			data = prefixed(data, rank)
 		}
 		if _, err := out.Write(data); err != nil {
 			return fault.Wrap(fault.Internal, err, "writing the log")
 		}
 	}
+}
+
+// jsonLines gives each piece of a log that ends in a line break, or stands at
+// the end, as an object of its own. What is no text is shown as it can be.
+func jsonLines(data []byte, a *machine.Attempt, rank int) []byte {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	for line := range bytes.Lines(data) {
+		_ = e.Encode(struct {
+			Job     int64  `json:"job"`
+			Attempt int    `json:"attempt"`
+			Rank    int    `json:"rank"`
+			Text    string `json:"text"`
+		}{a.Job, a.Number, rank, strings.TrimSuffix(string(line), "\n")})
+	}
+	return b.Bytes()
 }
 
 // tailOf finds where the last lines of a file begin.
@@ -499,7 +520,7 @@ func (h *house) carryOut(ctx context.Context, jobs []*job.Job) {
 			over = over && j.State.Ended()
 		}
 		if over {
-			h.settle(ctx)
+			h.settle(ctx, nil)
 			break
 		}
 		time.Sleep(5 * time.Millisecond)

@@ -450,7 +450,18 @@ func (a *app) editSource(id string, edit func(*house, *record.Source) error) err
 	if err := edit(h, s); err != nil {
 		return err
 	}
-	return h.PutSource(ctx, h.who, s)
+	if err := h.PutSource(ctx, h.who, s); err != nil {
+		return err
+	}
+	if a.output == "json" {
+		return a.printJSON(struct {
+			ID      string          `json:"id"`
+			Backend string          `json:"backend"`
+			Config  json.RawMessage `json:"config"`
+			Removed bool            `json:"removed"`
+		}{s.ID, s.Backend, json.RawMessage(s.Config), s.Removed})
+	}
+	return nil
 }
 
 func (a *app) machinesEndCommand() *cobra.Command {
@@ -504,6 +515,9 @@ func (h *house) awaitGone(ctx context.Context, wanted []string) error {
 			}
 		}
 		if left == 0 {
+			if h.app.output == "json" {
+				return h.app.printJSON(map[string][]string{"gone": wanted})
+			}
 			fmt.Fprintf(h.app.Err, "gone: %s\n", strings.Join(wanted, ", "))
 			return nil
 		}

@@ -78,7 +78,7 @@ func (a *app) run(path string, o runOptions) error {
 	}
 	defer h.close()
 	if o.detach {
-		if err := h.needsServe(ctx, "a detached job", "then again; without --detach the job is followed here"); err != nil {
+		if err := h.needsServe("a detached job", "then again; without --detach the job is followed here"); err != nil {
 			return err
 		}
 	}
@@ -265,12 +265,8 @@ func (h *house) pack(ctx context.Context, spec *job.Spec, dir string) (string, e
 }
 
 // needsServe checks that something will watch a job when this process is gone.
-func (h *house) needsServe(ctx context.Context, what, next string) error {
-	acting, err := h.Acting(ctx)
-	if err != nil {
-		return err
-	}
-	if !strings.HasPrefix(acting, "serve@") {
+func (h *house) needsServe(what, next string) error {
+	if !h.served() {
 		return fault.New(fault.Conflict, "%s needs `destajo serve` on this machine, to watch it, to stop it at its limits and to end its machine", what).
 			Hint("run `destajo serve` in another terminal or as a service, %s", next)
 	}
@@ -363,7 +359,7 @@ func (h *house) follow(ctx context.Context, p *control.Placed, failed <-chan err
 			}
 		}
 		if over {
-			h.settle(ctx)
+			h.settle(ctx, signals)
 			return h.report(ctx, w.jobs)
 		}
 	}
@@ -422,11 +418,16 @@ func (w *watcher) look(ctx context.Context) (bool, error) {
 	}
 	j := w.jobs[0]
 	if !j.State.Ended() && j.Reason != "" && j.Reason != control.Looking {
-		if text := j.Reason; strings.HasPrefix(text, string(j.State)) {
-			w.say(text)
-		} else {
-			w.say(string(j.State) + ": " + text)
+		text := j.Reason
+		if j.State == job.Stopping {
+			text = j.Stop
+		} else if slow := w.slow(ctx, j); slow != "" {
+			text = slow
 		}
+		if !strings.HasPrefix(text, string(j.State)) { // "starting at", "starting the agent" say it themselves
+			text = string(j.State) + ": " + text
+		}
+		w.say(text)
 	}
 	if j.State == job.Running || over || len(w.live) > 0 {
 		if err := w.show(ctx, j); err != nil {
@@ -434,6 +435,26 @@ func (w *watcher) look(ctx context.Context) (bool, error) {
 		}
 	}
 	return over, nil
+}
+
+// slow says for what a start waits, in the words of its machine.
+func (w *watcher) slow(ctx context.Context, j *job.Job) string {
+	if j.State != job.Starting {
+		return ""
+	}
+	attempts, err := w.house.store.Attempts(ctx, j.ID)
+	if err != nil || len(attempts) == 0 {
+		return ""
+	}
+	for _, t := range attempts[len(attempts)-1].Tasks {
+		m, err := w.house.store.Machine(ctx, t.Machine)
+		// That it was asked for, and that its backend took that, goes without saying.
+		plain := err == nil && (strings.HasPrefix(m.Reason, "asked for") || strings.HasPrefix(m.Reason, "its backend"))
+		if err == nil && (m.State == machine.Intent || m.State == machine.Booting) && m.Reason != "" && !plain {
+			return m.Reason
+		}
+	}
+	return ""
 }
 
 // say writes a line of progress once.
@@ -502,7 +523,7 @@ func (h *house) interrupted(ctx context.Context, p *control.Placed, s os.Signal)
 		switch strings.ToLower(strings.TrimSpace(line)) {
 		case "s", "stop":
 		case "l", "leave":
-			if err := h.needsServe(ctx, "a job that is left running", "then press Ctrl-C again"); err != nil {
+			if err := h.needsServe("a job that is left running", "then press Ctrl-C again"); err != nil {
 				a.explain(err)
 				return false, nil
 			}
@@ -516,7 +537,7 @@ func (h *house) interrupted(ctx context.Context, p *control.Placed, s os.Signal)
 	switch {
 	case s == syscall.SIGPIPE: // the log says it too
 		return false, nil
-	case s == syscall.SIGHUP && h.needsServe(ctx, "", "") == nil:
+	case s == syscall.SIGHUP && h.needsServe("", "") == nil:
 		return true, nil
 	case s != os.Interrupt:
 		why = fmt.Sprintf("its `destajo run` was ended by a signal: %s", s)
@@ -526,10 +547,10 @@ func (h *house) interrupted(ctx context.Context, p *control.Placed, s os.Signal)
 }
 
 // settle waits until the machines that nobody needs have ended, when it is this
-// process that ends them.
-func (h *house) settle(ctx context.Context) {
+// process that ends them. Who asks for the end gets it: Ctrl-C ends the waiting.
+func (h *house) settle(ctx context.Context, signals <-chan os.Signal) {
 	until := time.Now().Add(2 * time.Minute)
-	said := false
+	said, pause := false, 2*time.Millisecond
 	for time.Now().Before(until) {
 		acting, err := h.Acting(ctx)
 		if err != nil || acting != holder("run") {
@@ -556,7 +577,14 @@ func (h *house) settle(ctx context.Context) {
 			fmt.Fprintln(h.app.Err, "· ending the machine")
 			said = true
 		}
-		time.Sleep(2 * time.Millisecond)
+		select {
+		case s := <-signals:
+			if s == os.Interrupt || s == syscall.SIGTERM {
+				until = time.Time{}
+			}
+		case <-time.After(pause):
+			pause = min(pause+pause/8, 100*time.Millisecond)
+		}
 	}
 	fmt.Fprintln(h.app.Err, "a machine has not ended yet: `destajo machines` shows it; `destajo serve` goes on ending it")
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/destajo/destajo/fault"
+	"github.com/destajo/destajo/machine"
 )
 
 func (a *app) serveCommand() *cobra.Command {
@@ -46,11 +48,95 @@ KillMode=process; the manual has the unit: destajo docs 057.`,
 				return err
 			}
 			fmt.Fprintf(a.Err, "serving the state in %s; Ctrl-C ends it, jobs go on\n", h.Files.Dir)
-			return h.loop("serve", -1, a.logger()).Run(ctx)
+			present, err := h.present()
+			if err != nil {
+				return err
+			}
+			defer present.Close()
+			err = h.loop("serve", -1, a.logger()).Run(ctx)
+			stop() // a second Ctrl-C ends it at once
+			h.endIdle()
+			h.sayLeft()
+			return err
 		},
 	}
 	c.Flags().BoolVar(&restored, "restored", false, "the state was restored from a copy: put machines aside that it may not know rightly")
 	return c
+}
+
+// present says, as long as the file is open, that a serve lives here, whether
+// it is the one that acts or waits for its turn.
+func (h *house) present() (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(h.Files.Dir, "serving"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err == nil {
+		err = syscall.Flock(int(f.Fd()), syscall.LOCK_SH)
+	}
+	if err != nil {
+		return nil, fault.Wrap(fault.Internal, err, "saying that this state is served")
+	}
+	return f, nil
+}
+
+// served says whether a serve lives on this machine.
+func (h *house) served() bool {
+	f, err := os.Open(filepath.Join(h.Files.Dir, "serving"))
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil
+}
+
+// endIdle ends the machines that nobody needs before serve goes: what lingers
+// for the next job would cost with nobody to look after it.
+func (h *house) endIdle() {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	idle := func() int {
+		live, err := h.Machines(ctx, h.who, false)
+		if err != nil {
+			return 0
+		}
+		on, err := h.On(ctx, h.who)
+		if err != nil {
+			return 0
+		}
+		n := 0
+		for _, m := range live {
+			if len(on[m.ID]) == 0 && m.State != machine.Quarantined {
+				n++
+			}
+		}
+		return n
+	}
+	if n := idle(); n == 0 {
+		return
+	} else {
+		fmt.Fprintf(h.app.Err, "ending %d idle machines\n", n)
+	}
+	loopContext, stop := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = h.loop("serve", 0, h.app.logger()).Run(loopContext)
+	}()
+	for ctx.Err() == nil && idle() > 0 {
+		time.Sleep(20 * time.Millisecond)
+	}
+	stop()
+	<-done
+}
+
+// sayLeft names the machines that nobody looks after when serve has ended.
+func (h *house) sayLeft() {
+	live, err := h.Machines(context.Background(), h.who, false)
+	if err != nil {
+		return
+	}
+	for _, m := range live {
+		fmt.Fprintf(h.app.Err, "machine %s goes on, for %s %s an hour: `destajo serve` looks after it again, `destajo machines end %s` ends it\n",
+			m.ID, price(m.Terms.PriceHour), m.Terms.Currency, m.ID)
+	}
 }
 
 // only refuses to serve beside another one. One that was killed a moment ago

@@ -112,6 +112,13 @@ func (c *Chooser) Choose(spec *job.Spec, places []Ready, met map[string]*record.
 		}
 		choice.Candidates = append(choice.Candidates, candidate)
 	}
+	if n := max(1, spec.Resources.Nodes); n > 1 {
+		choice.Candidates = gangs(choice.Candidates, n)
+		if len(choice.Candidates) == 0 && len(p.Options) > 0 {
+			choice.Why = fmt.Sprintf("it needs %d machines at once, and there are fewer that are alike", n)
+			return choice, p, nil
+		}
+	}
 	on := map[string]bool{}
 	for i := range choice.Candidates {
 		on[choice.Candidates[i].Terms.Terms] = true
@@ -138,6 +145,19 @@ func (c *Chooser) Choose(spec *job.Spec, places []Ready, met map[string]*record.
 		choice.Why = "no place can run it now: " + strings.Join(why, "; ")
 	}
 	return choice, p, nil
+}
+
+// gangs leaves the candidates at which so many machines can run at once: of own
+// machines there must be enough with the same GPUs.
+func gangs(all []Candidate, nodes int) []Candidate {
+	count := map[string]int{}
+	key := func(c *Candidate) string { return fmt.Sprint(c.Terms.GPU, "x", c.Needs.GPUs) }
+	for i := range all {
+		if all[i].Offer.Shared {
+			count[key(&all[i])]++
+		}
+	}
+	return slices.DeleteFunc(all, func(c Candidate) bool { return c.Offer.Shared && count[key(&c)] < nodes })
 }
 
 // needsNoGPU says that nothing in the job speaks of a GPU.
@@ -205,6 +225,9 @@ func (c *Chooser) cuts(spec *job.Spec, place *Ready, defaults Settings) []*cut {
 			}
 		}
 		return []*cut{{place: place, offer: o.Offer, needs: needs}}
+	}
+	if spec.Image != "" && o.Host != nil && o.Host.Containers == "" {
+		return []*cut{{place: place, offer: o.Offer, refused: "runs no containers, and the job names an image: no Docker or Podman answers there"}}
 	}
 	cpus, gpus := o.VCPUs.Or(0), o.GPUCount
 	slice := func(n int) *cut {

@@ -362,16 +362,29 @@ func (d *decision) due(j *job.Job, ahead int, full map[fullKey]string) bool {
 		}
 	}
 	why := ""
-	for _, candidate := range d.sequence(j, c.Candidates) {
-		machines, reason := d.room(j, candidate)
+	ranked := d.sequence(j, c.Candidates)
+	for _, candidate := range ranked {
+		var machines []string
+		var on []*Candidate
+		var reason string
+		if candidate.Offer.Shared && candidate.Nodes > 1 {
+			machines, on, reason = d.spread(j, ranked, candidate)
+		} else {
+			machines, reason = d.room(j, candidate)
+		}
 		if machines != nil && d.asks(machines) {
 			if rest := d.rests(candidate); rest != "" {
 				machines, reason = nil, rest
 			}
 		}
 		if machines != nil {
-			d.do(Try{j.ID, candidate, machines})
-			d.taken(candidate, machines)
+			d.do(Try{Job: j.ID, Candidate: candidate, Machines: machines, On: on})
+			if on == nil {
+				d.taken(candidate, machines)
+			}
+			for i, c := range on {
+				d.taken(c, machines[i:i+1])
+			}
 			return true
 		}
 		if why == "" {
@@ -402,7 +415,7 @@ func (d *decision) sequence(j *job.Job, ranked []Candidate) []*Candidate {
 
 func (d *decision) demerit(c *Candidate, missed string, advice Advice) int {
 	n := 0
-	if p := d.place(c.Terms.OfferID); p != nil && p.Failures > 0 && d.now.Sub(p.Failed) < d.Settings.Cooldown {
+	if d.failing(c) {
 		n += 4
 	}
 	if advice.Offer != "" && advice.Offer != c.Terms.OfferID {
@@ -451,22 +464,64 @@ func (d *decision) room(j *job.Job, c *Candidate) ([]string, string) {
 		return out, ""
 	}
 	if c.Offer.Shared { // one machine at most
-		if nodes > 1 {
-			return nil, fmt.Sprintf("needs %d machines at once, and %s is one", nodes, c.Terms.OfferID)
-		}
-		if len(there) == 0 {
-			return []string{newID(d.Plane.Epoch, j, 0)}, ""
-		}
-		m := d.machine(there[0])
-		if m.State == machine.Ending || m.State == machine.Quarantined {
-			return nil, fmt.Sprintf("waits until machine %s has ended: %s", m.ID, m.Reason)
-		}
-		return nil, d.occupied(m)
+		return d.slot(j, c, there)
 	}
 	for rank := len(out); rank < nodes; rank++ {
 		out = append(out, newID(d.Plane.Epoch, j, rank))
 	}
 	return out, ""
+}
+
+// slot finds room on a machine that attempts share, or the reason why there is
+// none.
+func (d *decision) slot(j *job.Job, c *Candidate, there []string) ([]string, string) {
+	if len(there) == 0 {
+		return []string{newID(d.Plane.Epoch, j, 0)}, ""
+	}
+	m := d.machine(there[0])
+	if m.State == machine.Ending || m.State == machine.Quarantined {
+		return nil, fmt.Sprintf("waits until machine %s has ended: %s", m.ID, m.Reason)
+	}
+	return nil, d.occupied(m)
+}
+
+// spread finds room for a gang on several shared machines with the same GPU,
+// in the order of their candidates: one rank on each.
+func (d *decision) spread(j *job.Job, ranked []*Candidate, first *Candidate) ([]string, []*Candidate, string) {
+	var out []string
+	var on []*Candidate
+	why := ""
+	for _, c := range ranked {
+		if !c.Offer.Shared || c.Terms.GPU != first.Terms.GPU || c.Needs.GPUs != first.Needs.GPUs || d.failing(c) {
+			continue
+		}
+		id, reason := "", ""
+		there := d.at(c)
+		if len(there) > 0 && d.fits(d.machine(there[0]), first, j) {
+			id = there[0]
+		} else if ids, r := d.slot(j, c, there); ids != nil {
+			id = newID(d.Plane.Epoch, j, len(out))
+		} else {
+			reason = r
+		}
+		if id == "" {
+			if why == "" {
+				why = reason
+			}
+			continue
+		}
+		out, on = append(out, id), append(on, c)
+		if len(out) == first.Nodes {
+			return out, on, ""
+		}
+	}
+	return nil, nil, fmt.Sprintf("needs %d machines at once, %d have room; %s", first.Nodes, len(out), why)
+}
+
+// failing says that a place failed a short while ago.
+func (d *decision) failing(c *Candidate) bool {
+	p := d.place(c.Terms.OfferID)
+	return p != nil && p.Failures > 0 && d.now.Sub(p.Failed) < d.Settings.Cooldown
 }
 
 // newID names the machine of a rank of the job's next attempt.

@@ -147,7 +147,7 @@ func (p *play) submit() {
 	id := p.next
 	p.next++
 	gang := rapid.IntRange(1, 3).Draw(p.t, "nodes")
-	shared := rapid.Bool().Draw(p.t, "shared") && gang == 1
+	shared := rapid.Bool().Draw(p.t, "shared")
 	spec := &job.Spec{Name: "j", Kind: job.Task, Run: "x", Array: 1, Retries: rapid.IntRange(0, 2).Draw(p.t, "retries"), Resources: job.Resources{Nodes: gang}}
 	var limit money.Amount
 	if rapid.Bool().Draw(p.t, "limited") {
@@ -158,17 +158,20 @@ func (p *play) submit() {
 		name := fmt.Sprintf("place%d", i)
 		needs := machine.Needs{CPUs: 1, Share: 1}
 		if shared {
-			name, needs.Share = "own", 0.25
+			name, needs.Share = fmt.Sprintf("own%d", i), 0.25
 		}
 		c.Candidates = append(c.Candidates, Candidate{Backend: "b", Nodes: gang, Needs: needs, Hold: money.FromUnits(1), Limit: limit,
 			Offer: backend.Offer{Offer: &offer.Offer{ID: name}, Shared: shared}, Terms: machine.Terms{OfferID: name, Currency: "USD", PriceHour: money.FromUnits(36), VCPUs: 4, Terms: "spot"}})
-		if shared {
-			break
-		}
+	}
+	if shared && len(c.Candidates) < gang {
+		c.Candidates, c.Why = nil, "too few machines"
 	}
 	j := &job.Job{ID: id, Project: "default", Member: "owner", Name: "j", Kind: job.Task, State: job.Waiting, Submitted: p.now, ExitCode: -1}
 	if id > 1 && rapid.IntRange(0, 4).Draw(p.t, "after") == 0 {
 		j.After = []int64{rapid.Int64Range(1, id-1).Draw(p.t, "before")}
+	}
+	if len(c.Candidates) == 0 {
+		c.Fatal = true
 	}
 	p.l.snap.Specs[id], p.l.snap.Choices[id] = spec, c
 	p.write(&record.Changes{Jobs: []*job.Job{j}})

@@ -24,6 +24,7 @@ func (sampled) apply(*draft)   {}
 // fetch brings logs, checkpoints and outputs here while the machine is ready.
 func (k *keeper) fetch(ctx context.Context) {
 	keeps := map[string]*keep{}
+	whole := map[string]bool{} // of what everything is here: what orders say of it may be older
 	var sampleCursor int64
 	var sampledAt time.Time
 	tick := time.NewTicker(5 * time.Second)
@@ -42,8 +43,9 @@ func (k *keeper) fetch(ctx context.Context) {
 		now := k.loop.Now()
 		o := k.orders.Load()
 		for i := range report.Tasks {
-			if t := find(o, report.Tasks[i].ID); t != nil {
-				if err := k.bring(ctx, t, &report.Tasks[i], keeps, now); err != nil && ctx.Err() == nil {
+			if t := find(o, report.Tasks[i].ID); t != nil && !whole[t.id] {
+				var err error
+				if whole[t.id], err = k.bring(ctx, t, &report.Tasks[i], keeps, now); err != nil && ctx.Err() == nil {
 					k.loop.Log.Warn("fetching", "task", t.id, "err", err)
 					if fault.KindOf(err) == fault.Internal {
 						sleep(ctx, time.Second) // our own disk: the node keeps everything until there is room
@@ -76,11 +78,11 @@ func find(o *orders, id string) *ordered {
 	return nil
 }
 
-// bring fetches what is new of one task.
-func (k *keeper) bring(ctx context.Context, t *ordered, s *wire.Status, keeps map[string]*keep, now time.Time) error {
+// bring fetches what is new of one task, and says whether that is the last.
+func (k *keeper) bring(ctx context.Context, t *ordered, s *wire.Status, keeps map[string]*keep, now time.Time) (bool, error) {
 	shipped, err := k.bringLog(ctx, t, s.Log)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if t.spec.Checkpoint != nil && t.spec.Checkpoint.Dir != "" && (s.Kept || s.State == machine.TaskRunning) {
 		x := keeps[t.id]
@@ -95,30 +97,30 @@ func (k *keeper) bring(ctx context.Context, t *ordered, s *wire.Status, keeps ma
 		ended := s.State == machine.TaskEnded
 		if ended || now.Sub(x.at) >= every {
 			if err := k.bringKeep(ctx, t, s, x, now); err != nil && (ended || fault.KindOf(err) == fault.Internal) {
-				return err
+				return false, err
 			}
 		}
 	}
 	if s.State != machine.TaskEnded || t.attempt.Tasks[t.rank].Fetched || t.attempt.Tasks[t.rank].State != machine.TaskEnded {
-		return nil
+		return false, nil
 	}
 	var outputs int64
 	if s.Outputs {
 		r, err := k.client.Outputs(ctx, t.id)
 		if err != nil {
-			return err
+			return false, err
 		}
 		if r != nil {
-			err = errors.Join(k.loop.Files.Replace(k.loop.Files.Outputs(t.job.ID, t.rank), r), r.Close())
+			err = errors.Join(k.loop.Files.Replace(k.loop.Files.Outputs(t.job.ID, t.rank), r, k.loop.holds), r.Close())
 			if err != nil {
-				return err
+				return false, err
 			}
 			outputs = k.loop.Files.Size(k.loop.Files.Outputs(t.job.ID, t.rank))
 		}
 	}
 	delete(keeps, t.id)
 	k.loop.inbox.put(fetched{t.attempt.ID, t.rank, shipped, outputs})
-	return nil
+	return true, nil
 }
 
 // bringLog appends what is new of a task's log.
@@ -151,7 +153,7 @@ func (k *keeper) bringKeep(ctx context.Context, t *ordered, s *wire.Status, x *k
 		x.at = now
 		return err
 	}
-	err = errors.Join(k.loop.Files.Replace(k.loop.Files.Checkpoint(t.job.ID, t.rank), r), r.Close())
+	err = errors.Join(k.loop.Files.Replace(k.loop.Files.Checkpoint(t.job.ID, t.rank), r, k.loop.holds), r.Close())
 	if err != nil {
 		return err
 	}

@@ -50,11 +50,16 @@ func (f Files) PutBlob(r io.Reader) (string, error) {
 	return name, nil
 }
 
-// Replace writes a file whole or not at all.
-func (f Files) Replace(path string, r io.Reader) error {
+// Replace writes a file whole or not at all. Whoever asks must still be the one
+// who may when it is all here: it may have taken long.
+func (f Files) Replace(path string, r io.Reader, may func() bool) error {
 	temporary, err := f.write(filepath.Dir(path), r)
 	if err != nil {
 		return err
+	}
+	if !may() {
+		_ = os.Remove(temporary)
+		return fault.New(fault.Conflict, "another process looks after %s by now", path)
 	}
 	if err := os.Rename(temporary, path); err != nil {
 		return disk(err, "writing %s", path)

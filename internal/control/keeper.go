@@ -26,6 +26,7 @@ type keeper struct {
 	token   int64
 	plane   string
 	list    *lister
+	asking  time.Time // since then a launch has had no answer
 
 	orders atomic.Pointer[orders]
 	news   chan struct{}
@@ -162,7 +163,15 @@ func (k *keeper) launch(ctx context.Context, o *orders) {
 		return
 	}
 	switch fault.KindOf(err) {
-	case fault.Unreachable: // perhaps it was made: ask again
+	case fault.Unreachable: // perhaps it was made: ask again. An own host that does not answer for a while is given up: it costs nothing
+		if k.asking.IsZero() {
+			k.asking = l.Now()
+		}
+		if k.backend.Capabilities().Owned && l.Now().Sub(k.asking) > 10*time.Second {
+			l.inbox.put(refused{k.id, inWords(err)})
+			k.awaitState(ctx, machine.Intent)
+			return
+		}
 		l.inbox.put(progressed{k.id, "asking again: " + inWords(err)})
 		k.await(ctx, 2*time.Second)
 	default:

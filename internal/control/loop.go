@@ -7,6 +7,7 @@ import (
 	"maps"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/destajo/destajo/fault"
@@ -66,6 +67,8 @@ type Loop struct {
 
 	lease      record.Lease
 	renewed    time.Time
+	until      atomic.Int64 // the lease lasts, in unix nanoseconds
+	refused    int          // passes in a row that the store refused
 	snap       *Snapshot
 	seq        int64
 	keepers    map[string]*keeper
@@ -120,6 +123,15 @@ func (l *Loop) once(ctx context.Context) error {
 	l.lease, l.renewed = lease, l.Now()
 	return l.lead(ctx, plane)
 }
+
+func (l *Loop) hold(lease record.Lease, now time.Time) {
+	l.lease, l.renewed = lease, now
+	l.until.Store(now.Add(leaseTTL).UnixNano())
+}
+
+// holds says that the lease has not run out. The store and the agents refuse
+// what a process wants that has lost it; files have nobody who refuses.
+func (l *Loop) holds() bool { return l.Now().UnixNano() < l.until.Load() }
 
 // lead acts while the lease is held.
 func (l *Loop) lead(ctx context.Context, plane record.Plane) error {
@@ -210,7 +222,7 @@ func (l *Loop) pass(ctx context.Context) error {
 		if !mine || lease.Token != l.lease.Token {
 			return fault.New(fault.Conflict, "another process acts on this state")
 		}
-		l.lease, l.renewed = lease, now
+		l.hold(lease, now)
 	}
 	if err := l.pull(ctx); err != nil {
 		return err
@@ -219,7 +231,8 @@ func (l *Loop) pass(ctx context.Context) error {
 	l.chooseWhatWaits(ctx, now)
 	l.advise(now)
 	d := newDraft(l.snap, now)
-	for _, s := range l.inbox.empty() {
+	seen := l.inbox.empty()
+	for _, s := range seen {
 		l.take(d, s)
 	}
 	decided := &decision{draft: d}
@@ -233,9 +246,11 @@ func (l *Loop) pass(ctx context.Context) error {
 		case "":
 		case fault.OverLimit: // money that other submissions took in the meantime
 			l.Log.Warn("over a limit", "err", err)
+			l.again(seen)
 			return l.hesitate(ctx)
 		default:
 			if fault.KindOf(err) == fault.Conflict { // another process changed a row: decide anew
+				l.again(seen)
 				if again := l.pull(ctx); again != nil {
 					return again
 				}
@@ -243,6 +258,7 @@ func (l *Loop) pass(ctx context.Context) error {
 			}
 			return err
 		}
+		l.refused = 0
 		l.learned(d, decided.steps)
 		l.adopt(c)
 		if c.Seq == l.seq+1 { // nobody else wrote in between: these rows need not be read again
@@ -251,6 +267,16 @@ func (l *Loop) pass(ctx context.Context) error {
 	}
 	l.instruct(ctx)
 	return nil
+}
+
+// again keeps what was seen for the next pass: keepers say things once. What
+// contradicts the rows every time is dropped in the end, lest nothing else is
+// written down.
+func (l *Loop) again(seen []Step) {
+	if l.refused++; l.refused < 5 {
+		l.inbox.back(seen)
+	}
+	clear(l.saved)
 }
 
 func (l *Loop) hesitate(ctx context.Context) error {
@@ -583,6 +609,13 @@ func (b *inbox) put(s ...Step) {
 	case b.bell <- struct{}{}:
 	default:
 	}
+}
+
+// back takes observations back that could not be written down, before all that
+// came since.
+func (b *inbox) back(s []Step) {
+	later := b.empty()
+	b.put(append(s, later...)...)
 }
 
 func (b *inbox) empty() []Step {

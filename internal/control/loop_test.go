@@ -73,7 +73,7 @@ func (w *world) run() {
 	if os.Getenv("DEBUG") != "" {
 		level = slog.LevelDebug
 	}
-	l := &control.Loop{Store: w.store, Backends: w.Backends, Files: w.Files, Chooser: w.Chooser, Settings: w.Settings, Holder: fmt.Sprint("test", time.Now().UnixNano()),
+	l := &control.Loop{Store: w.Store, Backends: w.Backends, Files: w.Files, Chooser: w.Chooser, Settings: w.Settings, Holder: fmt.Sprint("test", time.Now().UnixNano()),
 		Now: time.Now, Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))}
 	go func() { done <- l.Run(ctx) }()
 	w.stop = func() {

@@ -92,7 +92,7 @@ func (d *draft) parts(a *machine.Attempt, t *machine.Task, m *machine.Machine, t
 // charge writes one part down, with its price, and commits it to the job's hold.
 func (d *draft) charge(a *machine.Attempt, t *machine.Task, m *machine.Machine, p part) {
 	u := ledger.Usage{Key: fmt.Sprintf("%s.%d/%d", a.ID, t.Rank, p.from.UnixNano()), Project: a.Project, Member: a.Member, Job: a.Job, Attempt: a.ID,
-		Machine: m.ID, Provider: m.Terms.Provider, Kind: p.kind, Origin: p.origin, From: p.from, To: p.to, Share: millionths(a.Needs.Share)}
+		Machine: m.ID, Provider: m.Terms.Provider, Kind: p.kind, Origin: p.origin, From: p.from, To: p.to, Share: millionths(a.ShareOf(t))}
 	c := u.Charge(tariff(m, &m.Terms.PriceHour))
 	d.more.Usage = append(d.more.Usage, u)
 	d.more.Charges = append(d.more.Charges, c)
@@ -196,10 +196,10 @@ func (d *draft) cost(a *machine.Attempt, at time.Time) (sinceRecord, hourly mone
 			continue
 		}
 		for _, p := range d.parts(a, t, m, at) {
-			u := ledger.Usage{Origin: p.origin, From: p.from, To: p.to, Share: millionths(a.Needs.Share)}
+			u := ledger.Usage{Origin: p.origin, From: p.from, To: p.to, Share: millionths(a.ShareOf(t))}
 			sinceRecord += u.Time(m.Terms.PriceHour)
 		}
-		if x, err := m.Terms.PriceHour.MulDiv(millionths(a.Needs.Share), ledger.Whole); err == nil {
+		if x, err := m.Terms.PriceHour.MulDiv(millionths(a.ShareOf(t)), ledger.Whole); err == nil {
 			hourly += x
 		}
 	}

@@ -104,9 +104,20 @@ func (x asked) apply(d *draft) {
 func (x refused) String() string { return "refused machine " + x.machine + ": " + x.why }
 
 func (x refused) apply(d *draft) {
-	if m := d.machine(x.machine); m != nil && (m.State == machine.Intent || m.State == machine.Booting) {
-		d.editMachine(x.machine).LaunchFail = x.why
+	m := d.machine(x.machine)
+	if m == nil {
+		return
 	}
+	switch m.State {
+	case machine.Intent, machine.Booting:
+	case machine.Ending: // its end was decided while it was asked for; now it is known that it never was
+		if m.Handle != "" {
+			return
+		}
+	default:
+		return
+	}
+	d.editMachine(x.machine).LaunchFail = x.why
 }
 
 func (x answered) String() string { return "answered: machine " + x.machine }
@@ -350,6 +361,12 @@ func (x returned) String() string { return "machine " + x.row.ID + " is there ag
 
 func (x returned) apply(d *draft) {
 	m := *x.row
+	if now := d.machine(m.ID); now != nil {
+		if now.State != machine.Gone {
+			return // it was said before
+		}
+		m = *now
+	}
 	m.State, m.Gone, m.Settled, m.Reason = machine.Ending, time.Time{}, false, "its backend said that it was gone, and has it again"
 	d.machines[m.ID] = &m
 	d.event(m.Project, 0, m.ID, "there again", m.Reason)

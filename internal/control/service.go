@@ -152,8 +152,15 @@ func (s *Service) Submit(ctx context.Context, who tenant.Who, x Submission) (*Pl
 		placed.Jobs = append(placed.Jobs, j)
 	}
 	c.Jobs = placed.Jobs
-	c.Events = []tenant.Event{{At: now, Project: who.Project, Member: who.Member, Job: first, What: "submitted", Detail: fmt.Sprintf("%s, %d times", spec.Name, n)}}
+	c.Events = []tenant.Event{{At: now, Project: who.Project, Member: who.Member, Job: first, What: "submitted", Detail: submitted(spec.Name, n)}}
 	return placed, s.Store.Apply(ctx, 0, c)
+}
+
+func submitted(name string, n int) string {
+	if n > 1 {
+		return fmt.Sprintf("%s, an array of %d", name, n)
+	}
+	return name
 }
 
 // resolve finds the jobs for which a new one waits: by number, or the newest
@@ -530,7 +537,7 @@ func (s *Service) Enter(ctx context.Context, who tenant.Who, id int64, rank int)
 			continue
 		}
 		if rank >= len(a.Tasks) {
-			return nil, "", fault.New(fault.NotFound, "job %d runs on %d machines, there is no rank %d", id, len(a.Tasks), rank).Hint("write --rank 0")
+			return nil, "", fault.New(fault.NotFound, "job %d has %d ranks, there is no %d", id, len(a.Tasks), rank).Hint("write --rank 0")
 		}
 		m := d.Machines[a.Tasks[rank].Machine]
 		all, err := s.Backends(ctx)

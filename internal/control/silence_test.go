@@ -34,3 +34,22 @@ func TestUnansweredWordsCount(t *testing.T) {
 		t.Error("not written down after a quarter of the margin")
 	}
 }
+
+// TestRefusedWhileItEnds: a machine whose end was decided while it was asked
+// for, and that was then refused, never was and costs nothing.
+func TestRefusedWhileItEnds(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	for _, c := range []struct {
+		state  machine.State
+		handle string
+		free   bool
+	}{{machine.Intent, "", true}, {machine.Ending, "", true}, {machine.Ending, "i-1", false}, {machine.Gone, "", false}} {
+		m := &machine.Machine{ID: "m1.1", State: c.state, Handle: c.handle, Asked: now}
+		d := newDraft(&Snapshot{Machines: map[string]*machine.Machine{m.ID: m}}, now)
+		refused{m.ID, "no capacity"}.apply(d)
+		if got := d.machine(m.ID).BilledFrom().IsZero(); got != c.free {
+			t.Errorf("%s %q: free of charge is %v", c.state, c.handle, got)
+		}
+	}
+}

@@ -27,7 +27,8 @@ type Say struct {
 type Try struct {
 	Job       int64
 	Candidate *Candidate
-	Machines  []string // one for each rank; those that are not there are asked for
+	Machines  []string     // one for each rank; those that are not there are asked for
+	On        []*Candidate // of each rank, where the machines are of several offers; nil: all of Candidate's
 }
 
 // Begin says that an attempt's command runs on all its machines.
@@ -104,7 +105,12 @@ func (x Try) apply(d *draft) {
 	a := &machine.Attempt{ID: machine.AttemptID(j.ID, j.Attempts), Job: j.ID, Number: j.Attempts, Project: j.Project, Member: j.Member,
 		State: machine.Assigned, Needs: c.Needs, Made: d.now, Billed: d.now}
 	for rank, id := range x.Machines {
-		a.Tasks = append(a.Tasks, machine.Task{Rank: rank, Machine: id})
+		t := machine.Task{Rank: rank, Machine: id}
+		if x.On != nil {
+			c = x.On[rank]
+			t.Share = share(a.Needs.CPUs, c.Terms.VCPUs, a.Needs.GPUs, c.Terms.GPUCount)
+		}
+		a.Tasks = append(a.Tasks, t)
 		if m := d.machine(id); m != nil {
 			d.editMachine(id).Used = d.now
 			continue
@@ -157,6 +163,7 @@ func (x Begin) String() string { return "begin attempt " + x.Attempt }
 func (x Begin) apply(d *draft) {
 	a := d.editAttempt(x.Attempt)
 	a.State, a.Started = machine.Started, d.now
+	d.event(a.Project, a.Job, a.Tasks[0].Machine, "running", "")
 	for i := range a.Tasks {
 		if t := a.Tasks[i].Started; !t.IsZero() && (i == 0 || t.After(a.Started)) {
 			a.Started = t
@@ -224,6 +231,10 @@ func (x EndAttempt) apply(d *draft) {
 	case machine.Cancelled:
 		d.finish(j, job.Stopped, x.Reason)
 	case machine.Limit:
+		if j.Kind != job.Task { // it was to run until something ends it
+			d.finish(j, job.Stopped, x.Reason)
+			return
+		}
 		d.finish(j, job.Failed, x.Reason)
 	case machine.NotStarted:
 		j.Unstarted++

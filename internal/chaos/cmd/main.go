@@ -17,13 +17,17 @@ import (
 )
 
 func main() {
-	if err := run(); err != nil {
+	well, err := run()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
+	}
+	if !well {
 		os.Exit(1)
 	}
 }
 
-func run() error {
+// run says whether nothing is wrong.
+func run() (bool, error) {
 	o := chaos.Options{Jobs: 50, Pace: 1800 * time.Millisecond, DeadMan: 12 * time.Second, Margin: 6 * time.Second, Say: os.Stdout}
 	flag.Uint64Var(&o.Seed, "seed", 1, "what is drawn is drawn from it")
 	flag.IntVar(&o.Kills, "kills", 120, "how many processes are killed, at least")
@@ -35,21 +39,21 @@ func run() error {
 	if o.Dir == "" {
 		dir, err := os.MkdirTemp("", "chaos-")
 		if err != nil {
-			return err
+			return false, err
 		}
 		o.Dir = dir
 	}
 	if o.Binary == "" {
 		o.Binary = filepath.Join(o.Dir, "destajo")
 		if out, err := exec.Command("go", "build", "-o", o.Binary, "github.com/destajo/destajo/cmd/destajo").CombinedOutput(); err != nil {
-			return fmt.Errorf("%w: %s", err, out)
+			return false, fmt.Errorf("%w: %s", err, out)
 		}
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	r, err := chaos.Run(ctx, o)
 	if err != nil {
-		return err
+		return false, err
 	}
 	for _, x := range r.Wrong {
 		fmt.Println("WRONG:", x)
@@ -61,8 +65,5 @@ func run() error {
 		fmt.Println("everything is in", o.Dir)
 	}
 	fmt.Println(r)
-	if len(r.Wrong) > 0 {
-		return fmt.Errorf("%d things are wrong", len(r.Wrong))
-	}
-	return nil
+	return len(r.Wrong) == 0, nil
 }
