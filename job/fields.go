@@ -4,6 +4,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/destajo/destajo/fault"
@@ -381,7 +382,7 @@ func (d *decoder) precisionInto(into *string) func(node) {
 	}
 }
 
-var jobName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+var jobName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`) })
 
 func (d *decoder) nameInto(into *string) func(node) {
 	return func(n node) {
@@ -389,7 +390,7 @@ func (d *decoder) nameInto(into *string) func(node) {
 		if !ok {
 			return
 		}
-		if !jobName.MatchString(s) {
+		if !jobName().MatchString(s) {
 			d.fail(n, "%q is no name of a job", short(s)).Hint("use lower-case letters, digits and -, at most 63, not at the ends")
 			return
 		}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/destajo/destajo/fault"
@@ -112,14 +113,14 @@ func (d *decoder) word(n node, known []string) (string, bool) {
 	return "", false
 }
 
-var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+var envName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`) })
 
 // textMapInto reads keys with scalar values, such as env and labels.
 func (d *decoder) textMapInto(into *map[string]string, env bool) func(node) {
 	return func(n node) {
 		*into = map[string]string{}
 		for _, p := range d.pairs(n) {
-			if env && !envName.MatchString(p.key) {
+			if env && !envName().MatchString(p.key) {
 				d.fail(p.at, "%q is no name of an environment variable", short(p.key)).Hint("use letters, digits and _, not beginning with a digit")
 				continue
 			}
@@ -349,7 +350,7 @@ func (d *decoder) moneyInto(into **Money, perHour bool) func(node) {
 			return
 		}
 		currency = strings.TrimSpace(rest)
-		if !currencyCode.MatchString(currency) {
+		if !currencyCode().MatchString(currency) {
 			bad(strconv.Quote(short(currency)) + " is no currency code")
 			return
 		}
@@ -366,7 +367,7 @@ func (d *decoder) moneyInto(into **Money, perHour bool) func(node) {
 	}
 }
 
-var currencyCode = regexp.MustCompile(`^[A-Z]{3}$`)
+var currencyCode = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Z]{3}$`) })
 
 func (d *decoder) deadlineInto(into **Deadline) func(node) {
 	return func(n node) {

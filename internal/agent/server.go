@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/destajo/destajo/fault"
@@ -157,11 +158,11 @@ func (a *Agent) shut(w http.ResponseWriter, r *http.Request) {
 	a.shutdown(s.Reason, s.Grace)
 }
 
-var blobName = regexp.MustCompile(`^[0-9a-f]{64}$`)
+var blobName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[0-9a-f]{64}$`) })
 
 func (a *Agent) blob(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("name")
-	if i, err := os.Stat(a.path("blobs", name)); blobName.MatchString(name) && err == nil {
+	if i, err := os.Stat(a.path("blobs", name)); blobName().MatchString(name) && err == nil {
 		_ = os.Chtimes(a.path("blobs", name), time.Now(), time.Now()) // it is needed
 		w.Header().Set("Destajo-Size", strconv.FormatInt(i.Size(), 10))
 		return
@@ -171,7 +172,7 @@ func (a *Agent) blob(w http.ResponseWriter, r *http.Request) {
 
 func (a *Agent) putBlob(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("name")
-	if !blobName.MatchString(name) {
+	if !blobName().MatchString(name) {
 		refuse(w, fault.New(fault.Invalid, "%q is no name of a blob", name))
 		return
 	}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/destajo/destajo/fault"
 	"github.com/destajo/destajo/job"
@@ -203,7 +204,7 @@ func (im *importer) add(e entry) {
 	if o.AsOf == "" {
 		o.AsOf = im.from.AsOf
 	}
-	if !providerName.MatchString(o.Provider) {
+	if !providerName().MatchString(o.Provider) {
 		im.drop(e, "no provider: name it with --provider")
 		return
 	}
@@ -346,9 +347,9 @@ func (im *importer) identify(o *offer.Offer, e entry) bool {
 }
 
 // zoneNumber is what follows the region in the name of a zone.
-var zoneNumber = regexp.MustCompile(`-[0-9]+$`)
+var zoneNumber = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`-[0-9]+$`) })
 
-var versioned = regexp.MustCompile(`(-v[0-9]+|-sample|-vms|_vms)+$`)
+var versioned = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(-v[0-9]+|-sample|-vms|_vms)+$`) })
 
 // fileProvider is the provider that a SkyPilot file is named for.
 func (im *importer) fileProvider() string {
@@ -359,12 +360,12 @@ func (im *importer) fileProvider() string {
 	if base == "vms" {
 		return filepath.Base(filepath.Dir(im.path))
 	}
-	return versioned.ReplaceAllString(base, "")
+	return versioned().ReplaceAllString(base, "")
 }
 
 var (
-	mib     = regexp.MustCompile(`SizeInMiB['"]*: *([0-9.]+)`)
-	pyNames = regexp.MustCompile(`['"]Name['"]: *['"]([^'"]+)['"]`)
+	mib     = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`SizeInMiB['"]*: *([0-9.]+)`) })
+	pyNames = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`['"]Name['"]: *['"]([^'"]+)['"]`) })
 )
 
 // skypilot reads a catalogue of SkyPilot: the columns in any order, four forms
@@ -375,10 +376,10 @@ func (im *importer) skypilot() {
 	e.count, _ = strconv.ParseFloat(im.get("AcceleratorCount"), 64)
 	e.hint = e.instance
 	info := im.get("GpuInfo")
-	if m := pyNames.FindStringSubmatch(info); m != nil {
+	if m := pyNames().FindStringSubmatch(info); m != nil {
 		e.hint += " " + m[1]
 	}
-	if m := mib.FindStringSubmatch(info); m != nil {
+	if m := mib().FindStringSubmatch(info); m != nil {
 		x, _ := strconv.ParseFloat(m[1], 64)
 		if x < 1024 {
 			x *= 1024 // the unit is GB there, whatever the name says
@@ -400,7 +401,7 @@ func (im *importer) skypilot() {
 		e.country = e.region // its regions are countries
 	}
 	if e.region == "" && id == "ibm" {
-		e.region = zoneNumber.ReplaceAllString(e.zone, "")
+		e.region = zoneNumber().ReplaceAllString(e.zone, "")
 	}
 	if id == "vast" {
 		e.class = offer.Marketplace
@@ -534,7 +535,7 @@ func dateIn(s string) offer.Date {
 	return ""
 }
 
-var parens = regexp.MustCompile(` *\(([0-9.]+) GB\)`)
+var parens = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(` *\(([0-9.]+) GB\)`) })
 
 func (im *importer) cloudGPUs() {
 	im.gpuTable(entry{provider: im.get("Cloud"), instance: im.get("Name"), onDemand: im.get("On-demand"), spot: im.get("Spot")})
@@ -547,9 +548,9 @@ func (im *importer) serverlessGPUs() {
 // gpuTable reads the columns that the two tables of Full Stack Deep Learning share.
 func (im *importer) gpuTable(e entry) {
 	name := im.get("GPU Type")
-	e.gpu, e.hint = parens.ReplaceAllString(name, ""), e.instance+" "+name
+	e.gpu, e.hint = parens().ReplaceAllString(name, ""), e.instance+" "+name
 	e.count, _ = strconv.ParseFloat(im.get("GPUs"), 64)
-	if m := parens.FindStringSubmatch(name); m != nil {
+	if m := parens().FindStringSubmatch(name); m != nil {
 		gb, _ := strconv.ParseFloat(m[1], 64)
 		e.memory = []float64{gb}
 	} else if total, err := strconv.ParseFloat(im.get("GPU RAM"), 64); err == nil && e.count > 0 {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/destajo/destajo/fault"
@@ -72,7 +73,7 @@ func Schema() []Column {
 	}
 }
 
-var providerName = regexp.MustCompile(`^[a-z0-9][a-z0-9 ._-]{0,63}$`)
+var providerName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9][a-z0-9 ._-]{0,63}$`) })
 
 // maxPrice is the most that a machine hour, or any other part, may cost: a
 // larger number is a mistake.
@@ -205,7 +206,7 @@ func (r *reader) offer() *offer.Offer {
 	}
 	if o.Provider == "" {
 		r.fail("provider", "is empty").Hint("name who sells")
-	} else if !providerName.MatchString(o.Provider) {
+	} else if !providerName().MatchString(o.Provider) {
 		r.fail("provider", "%q is no short name", o.Provider).Hint("use letters, digits, points, spaces and -, as in runpod or vast.ai")
 	}
 	if o.Currency == "" {

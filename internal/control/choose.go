@@ -132,7 +132,12 @@ func (c *Chooser) Choose(spec *job.Spec, places []Ready, met map[string]*record.
 			}
 		}
 		for i := range p.Refused {
-			why = append(why, p.Refused[i].Offer.ID+": "+p.Refused[i].Reason())
+			x := &p.Refused[i]
+			text := x.Offer.ID + ": " + x.Reason()
+			if x.Kind == plan.RefusedUnavailable && x.Offer.Note != "" { // such as that it cannot be reached, and why
+				text += ": " + x.Offer.Note
+			}
+			why = append(why, text)
 		}
 		slices.Sort(why)
 		why = append(slices.Compact(why), failed...)

@@ -10,10 +10,14 @@ import (
 	"time"
 
 	"github.com/destajo/destajo/fault"
+	"github.com/destajo/destajo/internal/backend"
 	"github.com/destajo/destajo/internal/backend/fake"
 	"github.com/destajo/destajo/internal/control"
 	"github.com/destajo/destajo/internal/record"
 	"github.com/destajo/destajo/job"
+	"github.com/destajo/destajo/machine"
+	"github.com/destajo/destajo/money"
+	"github.com/destajo/destajo/offer"
 	"github.com/destajo/destajo/tenant"
 )
 
@@ -118,5 +122,23 @@ func TestReplaceByOneWhoMayNoMore(t *testing.T) {
 	left, _ := os.ReadDir(filepath.Dir(path))
 	if fault.KindOf(err) != fault.Conflict || string(data) != "new" || len(left) != 1 {
 		t.Errorf("%v: %q and %d files", err, data, len(left))
+	}
+}
+
+// TestWhyAPlaceIsNotAvailable: the reason of a job says what its source knows,
+// such as that the key of a host changed.
+func TestWhyAPlaceIsNotAvailable(t *testing.T) {
+	t.Parallel()
+	p, _ := money.Parse("1")
+	o := backend.OwnOffer("ssh", "box", machine.Host{CPUs: 4, MemoryBytes: 8e9}, p, false, "stated", "2026-03-01")
+	o.Available, o.Note = offer.Some(false), "the host key of box has changed"
+	w := newWorld(t, fake.Script{Seed: 1})
+	spec, err := job.Parse("x.yml", []byte("name: x\nresources: {gpus: 0}\nrun: \"true\"\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, _, err := w.Chooser.Choose(spec, []control.Ready{{Backend: "ssh", Offer: o}}, nil, nil, time.Now(), w.Settings)
+	if err != nil || len(c.Candidates) > 0 || !strings.Contains(c.Why, "not available now: the host key of box has changed") {
+		t.Errorf("%v: %+v", err, c)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/destajo/destajo/fault"
 )
@@ -107,7 +108,7 @@ func (s *stack) common() []field {
 	d := s.d
 	shell := func(v value) {
 		name, ok := s.scalar(v)
-		if ok && name != "sh" && name != "bash" && !shellPath.MatchString(name) {
+		if ok && name != "sh" && name != "bash" && !shellPath().MatchString(name) {
 			s.fail(v, "%s is no shell", v.what()).Hint("write sh, bash or a path such as /usr/bin/zsh")
 		}
 		s.shell, s.shellAt = name, v
@@ -226,7 +227,7 @@ func (s *stack) onlyWhenTrue(why string) func(value) {
 	}
 }
 
-var stackSecret = regexp.MustCompile(`\$\{\{\s*secrets\.([A-Za-z0-9_-]+)\s*\}\}`)
+var stackSecret = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\$\{\{\s*secrets\.([A-Za-z0-9_-]+)\s*\}\}`) })
 
 // environment reads a map of names to values, or a list of NAME=VALUE. A name
 // without value is taken from the environment.
@@ -248,7 +249,7 @@ func (s *stack) environment(v value) {
 				return
 			}
 		}
-		if m := stackSecret.FindStringSubmatch(text); m != nil && m[0] == strings.TrimSpace(text) {
+		if m := stackSecret().FindStringSubmatch(text); m != nil && m[0] == strings.TrimSpace(text) {
 			s.d.secrets = sum(s.d.secrets, name)
 			s.note(at, "dstack's server keeps this secret as %s: one of the name %s must be kept here", m[1], name)
 			return
@@ -464,7 +465,7 @@ export DSTACK_NODES_IPS="$(printf '%s\n' "${DESTAJO_HOSTS:-127.0.0.1}" | tr ',' 
 export DSTACK_RUN_NAME="${DESTAJO_NAME:-}" DSTACK_WORKING_DIR="$PWD" DSTACK_REPO_DIR="$PWD"
 `
 
-var stackVariable = regexp.MustCompile(`DSTACK_[A-Z][A-Z_]*`)
+var stackVariable = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`DSTACK_[A-Z][A-Z_]*`) })
 
 // settle makes the commands and checks what spans several keys.
 func (s *stack) settle(doc value, kind string, at value) {
@@ -513,13 +514,13 @@ func (s *stack) settle(doc value, kind string, at value) {
 		}
 		s.note(s.start, "the entrypoint stands in run, before the commands as its only argument")
 	}
-	for _, name := range stackVariable.FindAllString(run, -1) {
+	for _, name := range stackVariable().FindAllString(run, -1) {
 		own := slices.ContainsFunc(d.env, func(v variable) bool { return v.name == name })
 		if !strings.Contains(stackVariables, name+"=") && !own {
 			s.note(doc, "the commands use %s, which is not set here", name)
 		}
 	}
-	if d.image == "" && provided.MatchString(joinCommands(append(slices.Clone(s.early), s.commands...))) {
+	if d.image == "" && provided().MatchString(joinCommands(append(slices.Clone(s.early), s.commands...))) {
 		s.note(doc, "the commands use uv or conda, which dstack's own image has: name an image that has it, or install it")
 	}
 	before := d.fetch
@@ -539,7 +540,7 @@ func (s *stack) settle(doc value, kind string, at value) {
 	}
 }
 
-var shellPath = regexp.MustCompile(`^/[A-Za-z0-9_./+-]+$`)
+var shellPath = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^/[A-Za-z0-9_./+-]+$`) })
 
 // inShell makes commands run in the shell of dstack: bash, or sh in an image
 // that the file names, unless it says which.

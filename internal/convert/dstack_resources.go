@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // backends are dstack's names of clouds with ours; an empty one is none whose
@@ -115,7 +116,7 @@ func (s *stack) backends(v value) {
 	}
 }
 
-var lapse = regexp.MustCompile(`^([0-9]{1,9})\s*([smhdw]?)$`)
+var lapse = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^([0-9]{1,9})\s*([smhdw]?)$`) })
 
 // span reads a time in seconds or with its unit; off is none.
 func (s *stack) span(v value) (t string, off, ok bool) {
@@ -126,7 +127,7 @@ func (s *stack) span(v value) (t string, off, ok bool) {
 	if text == "true" || text == "on" {
 		return "", true, true
 	}
-	m := lapse.FindStringSubmatch(text)
+	m := lapse().FindStringSubmatch(text)
 	if v.kind == list || v.kind == mapping || m == nil || strings.Trim(m[1], "0") == "" {
 		s.fail(v, "expected a time, found %s", v.what()).Hint("write seconds, or a time such as 90s, 12m, 2h or 1d, or off")
 		return "", false, false
@@ -457,7 +458,7 @@ func (s *stack) cardMemory(v value, w wish, count int) (string, bool) {
 }
 
 func (s *stack) gigabytes(v value, text string) (float64, bool) {
-	m := sizeForm.FindStringSubmatch(text)
+	m := sizeForm().FindStringSubmatch(text)
 	scale := map[string]float64{"": 1, "g": 1, "t": 1024, "m": 1.0 / 1024}
 	if m == nil || scale[strings.ToLower(m[2])] == 0 {
 		s.fail(v, "%q is no size of memory", cut(oneLine(text), 60)).Hint("write it as 24GB")

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/destajo/destajo/fault"
 )
@@ -199,12 +200,14 @@ func (r *reader) positive(v value, s string) (float64, bool) {
 	return x, true
 }
 
-var sizeForm = regexp.MustCompile(`^(?i)\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([kmgtp]?)(i?b?)\s*$`)
+var sizeForm = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^(?i)\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([kmgtp]?)(i?b?)\s*$`)
+})
 
 // size reads a number of GiB, or a size whose units are binary however they are
 // written, as both tools take them. The result is one of ours, such as 64GiB.
 func (r *reader) size(v value, s string) (string, bool) {
-	m := sizeForm.FindStringSubmatch(s)
+	m := sizeForm().FindStringSubmatch(s)
 	if v.kind != text && v.kind != number || m == nil {
 		r.fail(v, "expected a size, found %s", v.what()).Hint("write a number of GB, or one with its unit, as in 64GB")
 		return "", false
@@ -227,11 +230,11 @@ func (r *reader) size(v value, s string) (string, bool) {
 	return strconv.FormatFloat(x, 'f', -1, 64) + unit + "iB", true
 }
 
-var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+var envName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`) })
 
 // variable checks the name of an environment variable.
 func (r *reader) variable(v value, name string) bool {
-	if envName.MatchString(name) {
+	if envName().MatchString(name) {
 		return true
 	}
 	r.fail(v, "%q is no name of an environment variable", cut(oneLine(name), 60)).Hint("use letters, digits and _, not beginning with a digit")

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // SkyPilot reads a task file of SkyPilot. A file with several documents is a
@@ -193,7 +194,7 @@ func (s *sky) given(name string) string {
 	return s.env(name)
 }
 
-var decimal = regexp.MustCompile(`^[-+]?[0-9]{1,15}\.[0-9]*$`)
+var decimal = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[-+]?[0-9]{1,15}\.[0-9]*$`) })
 
 // python gives a scalar as Python writes it: SkyPilot makes text of what its
 // YAML library has read as something else.
@@ -204,7 +205,7 @@ func python(n *node) string {
 			return "True"
 		}
 		return "False"
-	case n.kind == number && decimal.MatchString(n.text):
+	case n.kind == number && decimal().MatchString(n.text):
 		x, err := strconv.ParseFloat(n.text, 64)
 		if err != nil || x != 0 && x < 1e-4 && x > -1e-4 {
 			return n.text
@@ -298,7 +299,9 @@ func (s *sky) managed(v value) {
 	}
 }
 
-var reference = regexp.MustCompile(`\$(\{[A-Za-z_][A-Za-z0-9_]*\}|[A-Za-z_][A-Za-z0-9_]*)`)
+var reference = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`\$(\{[A-Za-z_][A-Za-z0-9_]*\}|[A-Za-z_][A-Za-z0-9_]*)`)
+})
 
 // expand replaces $NAME and ${NAME} of the file's own variables in keys and
 // values, as SkyPilot does in all but commands.
@@ -307,7 +310,7 @@ func (s *sky) expand(v value) value {
 		return v
 	}
 	put := func(text string) string {
-		return reference.ReplaceAllStringFunc(text, func(m string) string {
+		return reference().ReplaceAllStringFunc(text, func(m string) string {
 			if x, ok := s.known[strings.Trim(m, "${}")]; ok {
 				return x
 			}
@@ -392,14 +395,16 @@ export SKYPILOT_SETUP_NUM_GPUS_PER_NODE="$SKYPILOT_NUM_GPUS_PER_NODE"
 `
 
 var (
-	provided  = regexp.MustCompile(`(?m)(?:^|[;&|(]|\bthen|\bdo)[ \t]*(conda|uv) +[a-z]`)
-	activates = regexp.MustCompile(`\bconda +activate\b`)
+	provided = sync.OnceValue(func() *regexp.Regexp {
+		return regexp.MustCompile(`(?m)(?:^|[;&|(]|\bthen|\bdo)[ \t]*(conda|uv) +[a-z]`)
+	})
+	activates = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\bconda +activate\b`) })
 )
 
 // condaHook lets conda activate work in a shell that nobody sits at.
 const condaHook = `command -v conda >/dev/null && eval "$(conda shell.bash hook)"` + "\n"
 
-var skyVariable = regexp.MustCompile(`SKYPILOT_[A-Z][A-Z_]*`)
+var skyVariable = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`SKYPILOT_[A-Z][A-Z_]*`) })
 
 // commands puts the variables before setup and run, and tells what they use
 // that is not there.
@@ -412,7 +417,7 @@ func (s *sky) commands(setup, run value) {
 		if c.at.node == nil {
 			continue
 		}
-		for _, name := range skyVariable.FindAllString(c.text, -1) {
+		for _, name := range skyVariable().FindAllString(c.text, -1) {
 			set := strings.Contains(skyVariables, name+"=") || strings.Contains(skySetupVariables, name+"=") && c.at.path == "setup"
 			_, own := s.known[name]
 			if !set && !own {
@@ -420,7 +425,7 @@ func (s *sky) commands(setup, run value) {
 			}
 		}
 		var tools []string
-		for _, m := range provided.FindAllStringSubmatch(c.text, -1) {
+		for _, m := range provided().FindAllStringSubmatch(c.text, -1) {
 			tools = sum(tools, m[1])
 		}
 		for _, tool := range tools {
@@ -441,7 +446,7 @@ func (s *sky) commands(setup, run value) {
 
 // skyShell runs commands in bash, as SkyPilot does.
 func skyShell(commands string) string {
-	if activates.MatchString(commands) {
+	if activates().MatchString(commands) {
 		commands = condaHook + commands
 	}
 	return inShell("bash", commands)

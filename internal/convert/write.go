@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // draft is a job of ours in the making. Empty values are not written.
@@ -208,11 +209,15 @@ func blockable(s string) bool {
 }
 
 // plain is text that needs no quotes in any place.
-var plain = regexp.MustCompile(`^[A-Za-z/.~_][A-Za-z0-9/._~@+-]*( [A-Za-z0-9/._~@+=-]+)*$`)
+var plain = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^[A-Za-z/.~_][A-Za-z0-9/._~@+-]*( [A-Za-z0-9/._~@+=-]+)*$`)
+})
 
 // reserved are words that YAML, of one version or the other, takes for
 // something else than text.
-var reserved = regexp.MustCompile(`^(?i)(true|false|yes|no|on|off|y|n|null|~|\.nan|\.inf|[._0-9+-]+(e[0-9+-]+)?|\.?[0-9._]+)$`)
+var reserved = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^(?i)(true|false|yes|no|on|off|y|n|null|~|\.nan|\.inf|[._0-9+-]+(e[0-9+-]+)?|\.?[0-9._]+)$`)
+})
 
 // scalar writes a text; an empty one is nothing.
 func scalar(s string) string {
@@ -223,7 +228,7 @@ func scalar(s string) string {
 }
 
 func scalarOrEmpty(s string) string {
-	if plain.MatchString(s) && !reserved.MatchString(s) {
+	if plain().MatchString(s) && !reserved().MatchString(s) {
 		return s
 	}
 	var b strings.Builder

@@ -162,7 +162,9 @@ func FindModel(name string) (*Model, error) {
 
 // ornaments are parts of names in tables of measurements that leave the shape
 // as it is: notes in brackets, file endings, methods and image sizes.
-var ornaments = regexp.MustCompile(`(?i)\s*\(.*\)$|[-.](gguf|awq|gptq|fp8|nvfp4|4bit|8bit|bf16|q\d[_a-z0-9]*|lora|qlora|full|squad)$|-\d+step$|-\d{3,4}$|-(instruct|it|chat|base|hf)$`)
+var ornaments = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(?i)\s*\(.*\)$|[-.](gguf|awq|gptq|fp8|nvfp4|4bit|8bit|bf16|q\d[_a-z0-9]*|lora|qlora|full|squad)$|-\d+step$|-\d{3,4}$|-(instruct|it|chat|base|hf)$`)
+})
 
 // findLoosely finds the model that a row of measurements means, without the
 // owner in front (as owner/ or owner_) and ornaments behind.
@@ -178,7 +180,7 @@ func findLoosely(name string) *Model {
 				return m
 			}
 		}
-		stripped := ornaments.ReplaceAllString(n, "")
+		stripped := ornaments().ReplaceAllString(n, "")
 		if stripped == n {
 			break
 		}

@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/destajo/destajo/fault"
 	"github.com/destajo/destajo/gpu"
@@ -135,7 +136,7 @@ func (r *Row) card() (*gpu.Model, error) {
 	return gpu.Resolve(r.GPU, 0, "")
 }
 
-var pixelsOf = regexp.MustCompile(`-(\d{3,4})(?:-\d+step)?$`)
+var pixelsOf = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`-(\d{3,4})(?:-\d+step)?$`) })
 
 // network finds the model that a row names, else makes one of its size.
 func (r *Row) network() (*Model, error) {
@@ -197,7 +198,7 @@ func ofRow(r *Row) (*situation, *hardware, error) {
 			s.regime = imageTraining
 		}
 		s.pixels = m.Pixels
-		if at := pixelsOf.FindStringSubmatch(r.Model); at != nil {
+		if at := pixelsOf().FindStringSubmatch(r.Model); at != nil {
 			s.pixels, _ = strconv.ParseFloat(at[1], 64)
 		}
 	case Peak, Fits:

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/destajo/destajo/fault"
 	"github.com/destajo/destajo/machine"
@@ -74,7 +75,7 @@ func (a *AMD) add(index int, list, static, metric object) {
 	}
 	part, _, _ := number(list.text("partition_id"))
 	switch m := model(d.GPU); {
-	case m != nil && m.Class == "integrated", strings.Contains(d.Model, "MI300A"), hostMemory.MatchString(static.text("vram", "type")):
+	case m != nil && m.Class == "integrated", strings.Contains(d.Model, "MI300A"), hostMemory().MatchString(static.text("vram", "type")):
 		d.SharedMemory = true
 	default:
 		// Of a divided GPU only the first part has figures of its own.
@@ -93,7 +94,7 @@ func (a *AMD) add(index int, list, static, metric object) {
 }
 
 // hostMemory are the kinds of memory that only GPUs inside a processor have.
-var hostMemory = regexp.MustCompile(`^(LP)?DDR\d`)
+var hostMemory = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^(LP)?DDR\d`) })
 
 // amdName gives the name of the card, or what else tells which it is.
 func amdName(static object) string {

@@ -3,6 +3,7 @@ package devices
 import (
 	"regexp"
 	"strings"
+	"sync"
 
 	"github.com/destajo/destajo/gpu"
 	"github.com/destajo/destajo/machine"
@@ -33,7 +34,7 @@ func spellings(vendor, name string, gib float64) []string {
 	out := []string{name}
 	if vendor == "nvidia" {
 		// The 120 GB and 480 GB of a GH200 are its processor's memory, not the GPU's.
-		if m := grace.FindStringSubmatch(name); m != nil && gib > 0 {
+		if m := grace().FindStringSubmatch(name); m != nil && gib > 0 {
 			out = append(out, m[1])
 		}
 		return out
@@ -43,7 +44,7 @@ func spellings(vendor, name string, gib float64) []string {
 		out = append(out, strings.TrimSuffix(strings.TrimSpace(inner), "]"))
 	}
 	for _, s := range out {
-		plain := strings.Join(strings.Fields(amdExtras.ReplaceAllString(s, " ")), " ")
+		plain := strings.Join(strings.Fields(amdExtras().ReplaceAllString(s, " ")), " ")
 		// A MI250 shows as two GPUs.
 		if strings.HasSuffix(strings.ToUpper(plain), "MI250") && gib > 0 && gib < 70 {
 			plain += "-GCD"
@@ -58,8 +59,8 @@ func spellings(vendor, name string, gib float64) []string {
 }
 
 var (
-	grace     = regexp.MustCompile(`^(?:NVIDIA )?(GH200) (?:120|480)GB$`)
-	amdExtras = regexp.MustCompile(`(?i)\b(graphics|oam|vf|hf|ac mba)\b|\(mcm\)`)
+	grace     = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^(?:NVIDIA )?(GH200) (?:120|480)GB$`) })
+	amdExtras = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?i)\b(graphics|oam|vf|hf|ac mba)\b|\(mcm\)`) })
 )
 
 // shared says whether a device's memory is the host's: its driver has no

@@ -25,6 +25,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/destajo/destajo/fault"
@@ -56,11 +57,11 @@ const (
 	keep     = 7 * 24 * time.Hour // of folders that ended by themselves, and of tombstones
 )
 
-var goodTag = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
+var goodTag = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`) })
 
 // CheckTag says what is wrong with a tag: it becomes the name of a folder.
 func CheckTag(tag string) error {
-	if !goodTag.MatchString(tag) {
+	if !goodTag().MatchString(tag) {
 		return fault.New(fault.Invalid, "%q is no tag of a machine", tag)
 	}
 	return nil
