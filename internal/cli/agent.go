@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -35,6 +36,7 @@ nothing for the dead-man time.`,
 		RunE: func(*cobra.Command, []string) error {
 			ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 			defer stop()
+			debug.SetGCPercent(100) // it stays: memory counts, not the start
 			config.Finder, config.Version, config.Log = devices.New(), version, a.logger()
 			return agent.Run(ctx, config)
 		},

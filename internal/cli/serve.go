@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"syscall"
 	"time"
@@ -32,6 +33,7 @@ KillMode=process; the manual has the unit: destajo docs 057.`,
 		RunE: func(*cobra.Command, []string) error {
 			ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
+			debug.SetGCPercent(100) // it stays: memory counts, not the start
 			h, err := a.open(ctx)
 			if err != nil {
 				return err
