@@ -21,7 +21,7 @@ type Backend interface {
 	Capabilities() Capabilities
 	// Offers are the machines that it can launch now, as offers of class own
 	// for owned ones, with their hosts. An error means that nothing is known,
-	// not that there is nothing.
+	// not that there is nothing; a Partial one, that some places were not asked.
 	Offers(ctx context.Context) ([]Offer, error)
 	// Launch makes sure that a machine with this tag exists or is being made.
 	// It may be called again with the same tag: it never makes a second one. It

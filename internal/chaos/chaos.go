@@ -78,7 +78,6 @@ type rig struct {
 	rand   *rand.Rand
 	report Report
 	procs  map[int]*process // control planes by number
-	over   bool             // no more kills
 }
 
 // Run does it. The error is of the harness; what is wrong with the program is in
@@ -105,7 +104,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	}
 	work.Wait()
 	r.say("the attack is over after %d kills", r.report.Plane+r.report.Agents)
-	if err := r.settle(ctx, jobs); err != nil {
+	if err := r.settle(ctx); err != nil {
 		return nil, err
 	}
 	cancel()

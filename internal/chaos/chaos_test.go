@@ -16,6 +16,7 @@ func TestShort(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes 15 seconds")
 	}
+	t.Parallel()
 	r, err := Run(t.Context(), Options{Seed: 1, Kills: 10, Jobs: 8, Short: true, Pace: 600 * time.Millisecond, DeadMan: 6 * time.Second, Margin: 5 * time.Second,
 		Binary: build(t), Dir: t.TempDir(), Say: t.Output()})
 	if err != nil {

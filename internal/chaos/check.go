@@ -29,7 +29,7 @@ import (
 
 // settle waits until all jobs have ended and no machine is left, with one
 // control plane that is left in peace.
-func (r *rig) settle(ctx context.Context, tasks []*task) error {
+func (r *rig) settle(ctx context.Context) error {
 	var last string
 	for until := time.Now().Add(3 * time.Minute); ; sleep(ctx, 200*time.Millisecond) {
 		if ctx.Err() != nil {

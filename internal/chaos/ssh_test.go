@@ -16,6 +16,7 @@ import (
 // TestOwnMachines uses three hosts over SSH as a person does, and cuts, kills
 // and mistrusts them.
 func TestOwnMachines(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	for _, h := range l.hosts {
 		l.run("machines", "add", "ssh://root@"+h.addr, "--identity", l.dir+"/id", "--price", "0.50")
@@ -135,7 +136,7 @@ func planeKilled(t *testing.T, l *lab) {
 
 // shortCut: a cut that is shorter than the dead-man time changes nothing.
 func shortCut(t *testing.T, l *lab) {
-	id := l.submit("short", "gpus: "+cards[0].gpu, 6)
+	id := l.submit("short", "gpus: "+cards[0].gpu, 3)
 	l.running("short", number(id)+"-1.0")
 	l.hosts[0].cut(true)
 	time.Sleep(deadMan / 3)
@@ -146,7 +147,7 @@ func shortCut(t *testing.T, l *lab) {
 
 // longCut: the job moves, after the agent of the lost host has stopped it.
 func longCut(t *testing.T, l *lab) {
-	id := l.submit("long", "gpus: 16GB+", 8)
+	id := l.submit("long", "gpus: 16GB+", 7)
 	l.running("long", number(id)+"-1.0")
 	h := l.hostOf(id)
 	cut := time.Now()

@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -43,7 +44,9 @@ func ready(ctx context.Context, all map[string]backend.Backend) (out []Ready, fa
 		offers, err := b.Offers(ctx)
 		if err != nil {
 			failed = append(failed, name+": "+err.Error())
-			continue
+			if partial := (*backend.Partial)(nil); !errors.As(err, &partial) {
+				continue
+			}
 		}
 		for _, o := range offers {
 			out = append(out, Ready{name, o, b.Capabilities().LaunchTimeout})
@@ -453,7 +456,7 @@ func (l *Loop) chooseWhatWaits(ctx context.Context, now time.Time) {
 // gives it now.
 func (l *Loop) offerOf(ctx context.Context, b backend.Backend, m *machine.Machine) (backend.Offer, error) {
 	all, err := b.Offers(ctx)
-	if err != nil {
+	if partial := (*backend.Partial)(nil); err != nil && !errors.As(err, &partial) {
 		return backend.Offer{}, fault.Wrap(fault.Unreachable, err, "asking %s what it offers", b.Name())
 	}
 	for _, o := range all {

@@ -126,10 +126,11 @@ func (b *Backend) Offers(ctx context.Context) ([]backend.Offer, error) {
 			known = append(known, *o)
 		}
 	}
-	if len(known) == 0 {
-		return nil, errors.Join(fails...)
+	err := errors.Join(fails...)
+	if len(known) == 0 || err == nil {
+		return known, err
 	}
-	return known, nil
+	return known, &backend.Partial{Cause: err}
 }
 
 // Probe logs in at a host, uploads our program and looks at what the host has.
