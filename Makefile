@@ -56,9 +56,13 @@ fuzz: ## fuzz every parser for a short time
 	go test -run=xxx -fuzz=FuzzParseRows -fuzztime=20s ./plan/estimate
 
 .PHONY: bench
-bench: ## run the benchmarks of the planner and the importers
-	go test -run=xxx -bench=. -benchmem ./plan ./internal/catalog ./job ./gpu
+bench: bench-run ## run all benchmarks: the planner, the importers, the state, whole runs beside Slurm
+	go test -run=xxx -bench=. -benchmem ./plan ./internal/catalog ./job ./gpu ./internal/store
 
 .PHONY: bench-cli
 bench-cli: build ## whole processes beside a program that prints hello and imports cobra
 	go run ./tools/benchcli bin/destajo
+
+.PHONY: bench-run
+bench-run: build ## how fast jobs run, beside Slurm and task-spooler where they are installed
+	go run ./tools/benchrun bin/destajo

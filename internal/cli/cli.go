@@ -4,6 +4,7 @@
 package cli
 
 import (
+	"bufio"
 	"encoding/csv"
 	"encoding/json"
 	"errors"
@@ -235,7 +236,15 @@ type listing struct {
 func (a *app) tabular() bool { return a.output == "table" || a.output == "" && a.Terminal }
 
 // print writes a listing; data is what JSON shows in its place.
-func (a *app) print(l listing, data any) error {
+func (a *app) print(l listing, data any) (err error) {
+	out, buffer := a.Out, bufio.NewWriter(a.Out) // thousands of rows are not thousands of system calls
+	a.Out = buffer
+	defer func() {
+		a.Out = out
+		if flushed := buffer.Flush(); err == nil {
+			err = flushed
+		}
+	}()
 	switch a.output {
 	case "json":
 		return a.printJSON(data)
