@@ -259,7 +259,7 @@ func (p *packer) file(root *os.Root, name, rel string) error {
 	}
 	h := &tar.Header{Typeflag: tar.TypeReg, Name: p.named(rel), Size: info.Size(), Mode: int64(info.Mode().Perm()), ModTime: info.ModTime()}
 	if s, ok := info.Sys().(*syscall.Stat_t); ok && s.Nlink > 1 {
-		node := inode{uint64(s.Dev), s.Ino}
+		node := inode{uint64(s.Dev), s.Ino} //nolint:unconvert // its type differs by system
 		if first, ok := p.firsts[node]; ok {
 			p.sum.Files++
 			h.Typeflag, h.Linkname, h.Size = tar.TypeLink, first, 0

@@ -188,7 +188,7 @@ func (u *unpacker) folder(name string, mode fs.FileMode) error {
 		part, rest, _ = strings.Cut(rest, "/")
 		next, err := descend(at, part, mode, rest == "")
 		if at != start {
-			at.Close()
+			_ = at.Close()
 		}
 		if err != nil {
 			return u.failed(name, err)
@@ -196,7 +196,7 @@ func (u *unpacker) folder(name string, mode fs.FileMode) error {
 		at = next
 	}
 	if u.here != u.top {
-		u.here.Close()
+		_ = u.here.Close()
 	}
 	u.here, u.at = at, name
 	return nil
@@ -235,7 +235,7 @@ func (u *unpacker) file(name string, h *tar.Header, content io.Reader) error {
 		}
 		// Only Write is shown, so that the one buffer is used.
 		if _, err := io.CopyBuffer(struct{ io.Writer }{f}, content, u.buffer); err != nil {
-			f.Close()
+			_ = f.Close()
 			var system *fs.PathError
 			if errors.As(err, &system) && system.Op != "read" {
 				return err
@@ -243,7 +243,7 @@ func (u *unpacker) file(name string, h *tar.Header, content io.Reader) error {
 			return broken(err)
 		}
 		if err := f.Chmod(fs.FileMode(h.Mode).Perm()); err != nil {
-			f.Close()
+			_ = f.Close()
 			return err
 		}
 		if err := f.Close(); err != nil {
@@ -310,9 +310,9 @@ func (u *unpacker) failed(name string, err error) error {
 
 func (u *unpacker) close() {
 	if u.here != u.top {
-		u.here.Close()
+		_ = u.here.Close()
 	}
-	u.top.Close()
+	_ = u.top.Close()
 }
 
 // unsafeName says what is wrong with a name in an archive, or nothing.

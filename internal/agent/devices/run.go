@@ -55,7 +55,7 @@ func Exec() func(ctx context.Context, name string, args ...string) ([]byte, erro
 				stuck[name] = true
 				lock.Unlock()
 				go func() {
-					<-done
+					<-done //nolint:errcheck // whatever came of it
 					lock.Lock()
 					delete(stuck, name)
 					lock.Unlock()
