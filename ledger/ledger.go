@@ -47,6 +47,8 @@ type Usage struct {
 // Charge is what one usage costs, at the price that was frozen with it.
 type Charge struct {
 	Key      string // of the usage
+	Project  string
+	Member   string
 	Amount   money.Amount
 	Known    bool // false: the price of this part is not known; Amount is 0 and must be shown as unknown
 	Currency string
@@ -71,7 +73,7 @@ type Tariff struct {
 // of nothing else: the same usage has the same charge, however often it is
 // computed.
 func (u *Usage) Charge(t Tariff) Charge {
-	c := Charge{Key: u.Key, Currency: t.Currency, Assumed: t.Assumed, Source: t.Source, AsOf: t.AsOf}
+	c := Charge{Key: u.Key, Project: u.Project, Member: u.Member, Currency: t.Currency, Assumed: t.Assumed, Source: t.Source, AsOf: t.AsOf}
 	if t.Price == nil {
 		return c
 	}
@@ -146,7 +148,7 @@ func MachineCost(price money.Amount, from, to time.Time, increment, minimum time
 // what was too much.
 func Settle(u Usage, t Tariff, cost, charged money.Amount) (Usage, Charge) {
 	u.Kind, u.Job, u.Attempt, u.Share = Idle, 0, "", 0
-	c := Charge{Key: u.Key, Amount: cost - charged, Known: true, Currency: t.Currency, Assumed: t.Assumed, Source: t.Source, AsOf: t.AsOf}
+	c := Charge{Key: u.Key, Project: u.Project, Member: u.Member, Amount: cost - charged, Known: true, Currency: t.Currency, Assumed: t.Assumed, Source: t.Source, AsOf: t.AsOf}
 	if t.Price != nil {
 		c.Price = *t.Price
 	}

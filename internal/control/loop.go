@@ -314,6 +314,11 @@ func (l *Loop) take(d *draft, s Step) {
 		delete(l.advising, x.job)
 		l.snap.Advice[x.job] = x.advice
 	case sampled:
+		for i := range x.samples {
+			if a := d.attempt(x.samples[i].Attempt); a != nil {
+				x.samples[i].Project, x.samples[i].Member = a.Project, a.Member
+			}
+		}
 		d.more.Samples = append(d.more.Samples, x.samples...)
 	default:
 		s.apply(d)

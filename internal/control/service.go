@@ -466,7 +466,7 @@ func (s *Service) PutSource(ctx context.Context, who tenant.Who, x *record.Sourc
 	if err := who.May(tenant.AddMachine); err != nil {
 		return err
 	}
-	x.Project = who.Project
+	x.Project, x.Member = who.Project, who.Member
 	if x.Made.IsZero() {
 		x.Made = s.Now()
 	}

@@ -222,9 +222,11 @@ func (d *draft) editAttempt(id string) *machine.Attempt {
 	return a
 }
 
-func (d *draft) editPlace(offer string) *record.Place {
+// editPlace gives what is known of the place of a machine.
+func (d *draft) editPlace(m *machine.Machine) *record.Place {
+	offer := m.Terms.OfferID
 	if _, ok := d.Places[offer]; !ok && d.places[offer] == nil {
-		d.places[offer] = &record.Place{Offer: offer}
+		d.places[offer] = &record.Place{Project: m.Project, Member: m.Member, Offer: offer}
 	}
 	return edit(d.places, d.Places, offer)
 }

@@ -278,7 +278,7 @@ func (d *draft) learn(a *machine.Attempt, cause machine.Cause) {
 		spot := m.Terms.Terms == "spot"
 		switch {
 		case spot && (cause == machine.Interrupted || !a.Started.IsZero()):
-			p := d.editPlace(m.Terms.OfferID)
+			p := d.editPlace(m)
 			if cause == machine.Interrupted { // others are taken there too: it is tried last for a while
 				p.Interruptions++
 				p.Failures++
@@ -289,7 +289,7 @@ func (d *draft) learn(a *machine.Attempt, cause machine.Cause) {
 			}
 		}
 		if !a.Started.IsZero() && !m.Booted.IsZero() && m.Asked.Equal(a.Made) {
-			p := d.editPlace(m.Terms.OfferID)
+			p := d.editPlace(m)
 			p.Startups++
 			p.StartupHours += a.Started.Sub(m.Asked).Hours()
 			if cause != machine.Interrupted {
@@ -315,7 +315,7 @@ func (x EndMachine) apply(d *draft) {
 	m := d.editMachine(x.Machine)
 	m.State, m.Reason, m.Ending = machine.Ending, x.Reason, d.now
 	if x.Failed {
-		p := d.editPlace(m.Terms.OfferID)
+		p := d.editPlace(m)
 		if m.Asked.After(p.Failed) { // those asked for before it was known to fail say nothing new
 			p.Failures++
 		}

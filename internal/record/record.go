@@ -33,6 +33,8 @@ type Delta struct {
 // Place is what own launches met at one offer: failures that put it last for a
 // while, start-up times, interruptions over running hours.
 type Place struct {
+	Project       string
+	Member        string // whose launch met it first
 	Offer         string // id
 	Version       int64
 	Failed        time.Time // last failed launch
@@ -49,6 +51,7 @@ type Source struct {
 	ID      string // such as ssh://user@host
 	Version int64
 	Project string
+	Member  string // who added it
 	Backend string
 	Config  string // JSON, of the backend
 	Removed bool
@@ -89,6 +92,8 @@ type Counter struct {
 
 // Sample is what an agent measured of one task at a moment.
 type Sample struct {
+	Project string `json:",omitempty"`
+	Member  string `json:",omitempty"`
 	Job     int64
 	Attempt string
 	Rank    int

@@ -177,9 +177,9 @@ func (w *writer) rows(c *record.Changes) error {
 			return err
 		}
 		if err := w.put("what is known of "+x.Offer, x.Version,
-			`INSERT INTO places (seq, body, offer, version) VALUES ($1, $2, $3, $4 + 1) ON CONFLICT (offer) DO NOTHING`,
-			`UPDATE places SET seq = $1, body = $2, version = version + 1 WHERE offer = $3 AND version = $4`,
-			w.seq, text, x.Offer); err != nil {
+			`INSERT INTO places (seq, member, body, project, offer, version) VALUES ($1, $2, $3, $4, $5, $6 + 1) ON CONFLICT (project, offer) DO NOTHING`,
+			`UPDATE places SET seq = $1, member = $2, body = $3, version = version + 1 WHERE project = $4 AND offer = $5 AND version = $6`,
+			w.seq, x.Member, text, x.Project, x.Offer); err != nil {
 			return err
 		}
 	}
@@ -193,13 +193,13 @@ func (w *writer) source(x *record.Source) (version int64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	statement := `UPDATE sources SET seq = $1, project = $2, live = $3, body = $4, version = version + 1 WHERE id = $5 AND version = $6 RETURNING version`
+	statement := `UPDATE sources SET seq = $1, project = $2, member = $3, live = $4, body = $5, version = version + 1 WHERE id = $6 AND version = $7 RETURNING version`
 	if x.Version == 0 {
-		statement = `INSERT INTO sources (seq, project, live, body, id, version) VALUES ($1, $2, $3, $4, $5, $6 + 1)
-			ON CONFLICT (id) DO UPDATE SET seq = excluded.seq, project = excluded.project, live = excluded.live, body = excluded.body, version = sources.version + 1 WHERE sources.live = 0
+		statement = `INSERT INTO sources (seq, project, member, live, body, id, version) VALUES ($1, $2, $3, $4, $5, $6, $7 + 1)
+			ON CONFLICT (id) DO UPDATE SET seq = excluded.seq, project = excluded.project, member = excluded.member, live = excluded.live, body = excluded.body, version = sources.version + 1 WHERE sources.live = 0
 			RETURNING version`
 	}
-	err = w.tx.QueryRowContext(w.ctx, statement, w.seq, x.Project, flag(!x.Removed), text, x.ID, x.Version).Scan(&version)
+	err = w.tx.QueryRowContext(w.ctx, statement, w.seq, x.Project, x.Member, flag(!x.Removed), text, x.ID, x.Version).Scan(&version)
 	if errors.Is(err, sql.ErrNoRows) {
 		err = changed("the source " + x.ID)
 	}
@@ -227,8 +227,8 @@ func (w *writer) appendOnly(c *record.Changes) error {
 	}
 	for i := range c.Charges {
 		x := &c.Charges[i]
-		if _, err := w.exec(`INSERT INTO charges (name, amount, known, currency, price, assumed, source, as_of) VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT (name) DO NOTHING`,
-			x.Key, int64(x.Amount), flag(x.Known), x.Currency, int64(x.Price), flag(x.Assumed), x.Source, x.AsOf); err != nil {
+		if _, err := w.exec(`INSERT INTO charges (name, project, member, amount, known, currency, price, assumed, source, as_of) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) ON CONFLICT (name) DO NOTHING`,
+			x.Key, x.Project, x.Member, int64(x.Amount), flag(x.Known), x.Currency, int64(x.Price), flag(x.Assumed), x.Source, x.AsOf); err != nil {
 			return err
 		}
 	}
@@ -246,8 +246,8 @@ func (w *writer) appendOnly(c *record.Changes) error {
 		if err != nil {
 			return err
 		}
-		if _, err := w.exec(`INSERT INTO samples (attempt, node, at, job, body) VALUES ($1, $2, $3, $4, $5) ON CONFLICT (attempt, node, at) DO NOTHING`,
-			x.Attempt, x.Rank, micros(x.At), x.Job, text); err != nil {
+		if _, err := w.exec(`INSERT INTO samples (attempt, node, at, job, project, member, body) VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (attempt, node, at) DO NOTHING`,
+			x.Attempt, x.Rank, micros(x.At), x.Job, x.Project, x.Member, text); err != nil {
 			return err
 		}
 	}

@@ -343,7 +343,8 @@ func (s *Store) Ledger(ctx context.Context, f record.LedgerFilter) ([]record.Ent
 		}
 		if amount.Valid {
 			x := &e.Charge
-			x.Key, x.Amount, x.Known, x.Currency = e.Key, money.Amount(amount.Int64), known.Int64 == 1, currency.String
+			x.Key, x.Project, x.Member = e.Key, e.Project, e.Member
+			x.Amount, x.Known, x.Currency = money.Amount(amount.Int64), known.Int64 == 1, currency.String
 			x.Price, x.Assumed, x.Source, x.AsOf = money.Amount(price.Int64), assumed.Int64 == 1, from.String, asOf.String
 		}
 		out = append(out, e)

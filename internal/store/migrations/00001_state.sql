@@ -35,9 +35,9 @@ CREATE TABLE holds (job INTEGER PRIMARY KEY, version BIGINT NOT NULL, seq BIGINT
 CREATE INDEX holds_seq ON holds (seq);
 CREATE INDEX holds_live ON holds (live);
 
-CREATE TABLE places (offer TEXT PRIMARY KEY, version BIGINT NOT NULL, seq BIGINT NOT NULL, body TEXT NOT NULL);
+CREATE TABLE places (project TEXT NOT NULL, offer TEXT NOT NULL, version BIGINT NOT NULL, seq BIGINT NOT NULL, member TEXT NOT NULL, body TEXT NOT NULL, PRIMARY KEY (project, offer));
 CREATE INDEX places_seq ON places (seq);
-CREATE TABLE sources (id TEXT PRIMARY KEY, version BIGINT NOT NULL, seq BIGINT NOT NULL, project TEXT NOT NULL, live BIGINT NOT NULL, body TEXT NOT NULL);
+CREATE TABLE sources (id TEXT PRIMARY KEY, version BIGINT NOT NULL, seq BIGINT NOT NULL, project TEXT NOT NULL, member TEXT NOT NULL, live BIGINT NOT NULL, body TEXT NOT NULL);
 CREATE INDEX sources_seq ON sources (seq);
 
 CREATE TABLE counters (name TEXT PRIMARY KEY, value BIGINT NOT NULL);
@@ -46,10 +46,10 @@ CREATE TABLE usages (name TEXT PRIMARY KEY, seq BIGINT NOT NULL, project TEXT NO
 CREATE INDEX usages_job ON usages (job);
 CREATE INDEX usages_machine ON usages (machine);
 CREATE INDEX usages_ended ON usages (project, ended);
-CREATE TABLE charges (name TEXT PRIMARY KEY, amount BIGINT NOT NULL, known BIGINT NOT NULL, currency TEXT NOT NULL, price BIGINT NOT NULL,
+CREATE TABLE charges (name TEXT PRIMARY KEY, project TEXT NOT NULL, member TEXT NOT NULL, amount BIGINT NOT NULL, known BIGINT NOT NULL, currency TEXT NOT NULL, price BIGINT NOT NULL,
   assumed BIGINT NOT NULL, source TEXT NOT NULL, as_of TEXT NOT NULL);
 CREATE TABLE events (seq BIGINT NOT NULL, line BIGINT NOT NULL, at BIGINT NOT NULL, project TEXT NOT NULL, member TEXT NOT NULL, job BIGINT NOT NULL,
   machine TEXT NOT NULL, what TEXT NOT NULL, detail TEXT NOT NULL, PRIMARY KEY (seq, line));
 CREATE INDEX events_job ON events (job);
 CREATE INDEX events_machine ON events (machine);
-CREATE TABLE samples (attempt TEXT NOT NULL, node BIGINT NOT NULL, at BIGINT NOT NULL, job BIGINT NOT NULL, body TEXT NOT NULL, PRIMARY KEY (attempt, node, at));
+CREATE TABLE samples (attempt TEXT NOT NULL, node BIGINT NOT NULL, at BIGINT NOT NULL, job BIGINT NOT NULL, project TEXT NOT NULL, member TEXT NOT NULL, body TEXT NOT NULL, PRIMARY KEY (attempt, node, at));

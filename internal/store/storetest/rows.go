@@ -47,7 +47,7 @@ func Usage(key string, id int64, minute int) (ledger.Usage, ledger.Charge) {
 	from := noon.Add(time.Duration(minute) * time.Minute)
 	u := ledger.Usage{Key: key, Project: tenant.DefaultProject, Member: tenant.DefaultMember, Job: id, Attempt: machine.AttemptID(id, 1), Machine: fmt.Sprint("machine-", id), Provider: "some-provider",
 		Kind: ledger.Run, Origin: noon, From: from, To: from.Add(time.Minute), Share: ledger.Whole}
-	return u, ledger.Charge{Key: key, Amount: u.Time(2 * money.Unit), Known: true, Currency: "USD", Price: 2 * money.Unit, Assumed: true, Source: "a price list", AsOf: "2026-11-30"}
+	return u, ledger.Charge{Project: tenant.DefaultProject, Member: tenant.DefaultMember, Key: key, Amount: u.Time(2 * money.Unit), Known: true, Currency: "USD", Price: 2 * money.Unit, Assumed: true, Source: "a price list", AsOf: "2026-11-30"}
 }
 
 func hold(id int64) *tenant.Hold {
