@@ -56,7 +56,7 @@ run. --all lists the machines that are gone too.`,
 		RunE:    func(*cobra.Command, []string) error { return a.machines(all) },
 	}
 	c.Flags().BoolVar(&all, "all", false, "machines that are gone too")
-	c.AddCommand(a.machinesAddCommand(), a.machinesRemoveCommand(), a.machinesEndCommand(), a.machinesPriceCommand(), a.placesCommand())
+	c.AddCommand(a.machinesAddCommand(), a.machinesRemoveCommand(), a.machinesEndCommand(), a.machinesAdoptCommand(), a.machinesPriceCommand(), a.placesCommand())
 	return c
 }
 
@@ -486,6 +486,27 @@ func (a *app) machinesEndCommand() *cobra.Command {
 				}
 			}
 			return h.awaitGone(ctx, args)
+		},
+	}
+}
+
+func (a *app) machinesAdoptCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "adopt MACHINE",
+		Short: "Take a quarantined machine back",
+		Long: `Take a machine back that was quarantined since the state was restored from a copy.
+Jobs may use it again, and it is released when it is idle. The other way out of
+quarantine is destajo machines end.`,
+		Example: "  destajo machines adopt m12.1",
+		Args:    exactly(1, "one machine"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			ctx := context.Background()
+			h, err := a.open(ctx)
+			if err != nil {
+				return err
+			}
+			defer h.close()
+			return h.AdoptMachine(ctx, h.who, args[0])
 		},
 	}
 }

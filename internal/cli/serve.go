@@ -44,7 +44,7 @@ KillMode=process; the manual has the unit: destajo docs 057.`,
 				if err != nil {
 					return err
 				}
-				fmt.Fprintf(a.Err, "epoch %d begins: machines of earlier ones are quarantined; `destajo machines end` ends them\n", epoch)
+				fmt.Fprintf(a.Err, "epoch %d begins: machines of earlier ones are quarantined; `destajo machines adopt` takes one back, `end` ends it\n", epoch)
 			}
 			if err := h.only(ctx); err != nil {
 				return err

@@ -461,6 +461,39 @@ func (s *Service) EndMachine(ctx context.Context, who tenant.Who, id, reason str
 	return ctx.Err()
 }
 
+// AdoptMachine takes a quarantined machine back: jobs may use it, and it is
+// released when it is idle. It must be in the rows with what it costs.
+func (s *Service) AdoptMachine(ctx context.Context, who tenant.Who, id string) error {
+	if err := who.May(tenant.EndMachine); err != nil {
+		return err
+	}
+	for ctx.Err() == nil {
+		m, err := s.Store.Machine(ctx, id)
+		if err != nil || m.Project != who.Project {
+			return fault.New(fault.NotFound, "no machine %q", id).Hint("`destajo machines` lists them")
+		}
+		switch {
+		case m.State != machine.Quarantined:
+			return fault.New(fault.Conflict, "machine %s is %s, not quarantined", id, m.State)
+		case m.Terms.OfferID == "" || m.Host == nil:
+			return fault.New(fault.Conflict, "nothing is known of machine %s but that it is there: not what it costs, nor how it is reached", id).Hint("`destajo machines end %s` ends it", id)
+		}
+		plane, err := s.Store.Plane(ctx)
+		if err != nil {
+			return err
+		}
+		x := *m
+		now := s.Now()
+		x.State, x.Reason, x.Epoch, x.Heard, x.Used = machine.Ready, "", plane.Epoch, now, now
+		err = s.Store.Apply(ctx, 0, &record.Changes{Machines: []*machine.Machine{&x},
+			Events: []tenant.Event{{At: now, Project: who.Project, Member: who.Member, Machine: id, What: "adopted"}}})
+		if fault.KindOf(err) != fault.Conflict {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
 // PutSource adds a source of machines, changes it, or takes it away.
 func (s *Service) PutSource(ctx context.Context, who tenant.Who, x *record.Source) error {
 	if err := who.May(tenant.AddMachine); err != nil {
