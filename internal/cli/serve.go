@@ -111,9 +111,12 @@ func (h *house) endIdle() {
 		}
 		return n
 	}
-	if n := idle(); n == 0 {
+	switch n := idle(); n {
+	case 0:
 		return
-	} else {
+	case 1:
+		fmt.Fprintln(h.app.Err, "ending an idle machine")
+	default:
 		fmt.Fprintf(h.app.Err, "ending %d idle machines\n", n)
 	}
 	loopContext, stop := context.WithCancel(ctx)
